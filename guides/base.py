@@ -1,0 +1,74 @@
+"""What every guide can do: sample its sites, draw many posteriors at once, be put together."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import pyro
+import pyro.poutine as poutine
+from torch import Tensor, nn
+
+
+class Guide(nn.Module):
+    """A Pyro guide whose parameters are ordinary parameters of a module.
+
+    Use it with an ELBO module and one torch optimizer::
+
+        elbo = TraceMeanField_ELBO()(model, guide)
+        optimizer = torch.optim.Adam(elbo.parameters())
+
+    or with `pyro.infer.SVI`: unless Pyro's parameters are module-local, a call announces the
+    parameters to the global store.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Sample every site. Arguments are those of the model; the posterior does not need them."""
+        if not pyro.settings.get("module_local_params"):
+            pyro.module(type(self).__name__, self)
+        return self.sample_sites()
+
+    @abstractmethod
+    def sample_sites(self) -> dict[str, Tensor]:
+        """Run the sample statements of this guide and return their values by site."""
+
+    def draw(self, num_samples: int) -> dict[str, Tensor]:
+        """Draw all sites ``num_samples`` times in one vectorised call, stacked in front."""
+        with poutine.block(), pyro.plate("_draws", num_samples, dim=-1 - self.plate_nesting):
+            return self.sample_sites()
+
+    @property
+    def plate_nesting(self) -> int:
+        """Number of plate dimensions that the sites of this guide use."""
+        return 0
+
+
+class Composite(Guide):
+    """Independent guides for the parts of a model, sampled one after the other.
+
+    Parameters
+    ----------
+    parts
+        Guides by name of the part, in the order in which the model samples them.
+    """
+
+    def __init__(self, parts: Mapping[str, Guide]) -> None:
+        super().__init__()
+        # Names of parts may hold dots, names of modules may not.
+        self.parts = nn.ModuleDict({name.replace(".", "/"): part for name, part in parts.items()})
+
+    def __getitem__(self, name: str) -> Guide:
+        part = self.parts[name.replace(".", "/")]
+        assert isinstance(part, Guide)
+        return part
+
+    def sample_sites(self) -> dict[str, Tensor]:
+        """Sample the sites of every part."""
+        values: dict[str, Tensor] = {}
+        for part in self.parts.values():
+            values |= part.sample_sites()
+        return values
+
+    @property
+    def plate_nesting(self) -> int:
+        """Number of plate dimensions of the deepest part."""
+        return max((part.plate_nesting for part in self.parts.values()), default=0)

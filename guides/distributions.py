@@ -1,0 +1,499 @@
+"""Variational families that torch lacks, and the divergences they and `LogNormal` need.
+
+The truncated families are those of structured Bayesian pruning (Neklyudov, Molchanov, Ashukha &
+Vetrov, *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*, NIPS 2017). The
+textbook formulas subtract numbers near exp(-β²/2) and lose every digit as soon as `loc` leaves
+the window, so integrals over the window are taken relative to the highest point of the density
+(`_Window`) and draws relative to the nearest bound (`_solve_tail`). Arithmetic is float64
+throughout; results come back in the dtype of the parameters.
+
+Importing the module registers the divergences on the *torch* classes; Pyro's inherit from them.
+"""
+
+import math
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import numpy as np
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import Gamma, HalfNormal, InverseGamma, LogNormal, Uniform, constraints
+from torch.distributions.kl import register_kl
+from torch.distributions.utils import broadcast_all
+
+__all__ = ["TruncatedLogNormal", "TruncatedNormal", "kl_truncated_uniform"]
+
+# The density is integrated down to exp(-38) of its peak, below the resolution of float64. Over
+# that range (at most ±8.8 standard deviations) 48 Gauss-Legendre nodes are exact to rounding.
+_DEPTH = 38.0
+_roots, _masses = np.polynomial.legendre.leggauss(48)
+_NODES = torch.from_numpy(0.5 * (_roots + 1.0))
+_WEIGHTS = torch.from_numpy(0.5 * _masses)
+_SMALLEST_U = 2.0**-60
+_TINY = torch.finfo(torch.float64).tiny
+
+_Real = Tensor | float
+_Flag = bool | None
+
+
+class _Window(NamedTuple):
+    """Quadrature of exp(log_kernel) over the part of [low, high] that carries mass.
+
+    With c the highest point of the density inside the window, log_kernel(d) is
+    log N(c + d | loc, scale) − log N(c | loc, scale) = −d (d + 2 (c − loc)) / (2 scale²).
+    """
+
+    anchor: Tensor  # c, without gradient: it is only a reference point
+    shift: Tensor  # c - loc
+    length: Tensor  # of the integrated part
+    offset: Tensor  # d at the nodes, last dimension
+    log_kernel: Tensor  # at the nodes
+    weight: Tensor  # node weight times kernel
+    total: Tensor  # sum of weight
+
+    @property
+    def log_mass(self) -> Tensor:
+        """Logarithm of the integral of exp(log_kernel) over the window."""
+        return self.length.log() + self.total.log()
+
+    def expect(self, at_nodes: Tensor) -> Tensor:
+        """Return the expectation of a quantity given at the nodes."""
+        return (self.weight * at_nodes).sum(-1) / self.total
+
+
+def _window(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> _Window:
+    anchor = torch.minimum(torch.maximum(loc, low), high).detach()
+    shift = anchor - loc
+    # where the kernel has fallen to exp(-_DEPTH): d²/2 + |shift| d = _DEPTH, in units of scale
+    far = (shift / scale).detach().abs()
+    reach = scale.detach() * (2 * _DEPTH / (far + (far * far + 2 * _DEPTH).sqrt()))
+    left = torch.maximum(low - anchor, -reach)
+    length = torch.minimum(high - anchor, reach) - left
+    offset = left.unsqueeze(-1) + length.unsqueeze(-1) * _NODES.to(loc.device)
+    width = scale.unsqueeze(-1)
+    log_kernel = -0.5 * (offset / width) * ((offset + 2 * shift.unsqueeze(-1)) / width)
+    weight = _WEIGHTS.to(loc.device) * log_kernel.exp()
+    return _Window(anchor, shift, length, offset, log_kernel, weight, weight.sum(-1))
+
+
+def _log_kernel_at(value: Tensor, window: _Window, scale: Tensor) -> Tensor:
+    offset = value - window.anchor
+    return -0.5 * (offset / scale) * ((offset + 2 * window.shift) / scale)
+
+
+def _mills(x: Tensor) -> Tensor:
+    """M(x) = Φ(x)/φ(x) for x ≤ 0."""
+    ratio: Tensor = torch.special.erfcx(-x / math.sqrt(2))
+    return math.sqrt(math.pi / 2) * ratio
+
+
+def _mills_slope(x: Tensor, mills: Tensor) -> Tensor:
+    """M'(x) = 1 + x M(x) for x ≤ 0, without the cancellation at large |x|."""
+    y = x.clamp(max=-1.0).pow(-2)
+    series = torch.ones_like(y)
+    for k in (13, 11, 9, 7, 5, 3):
+        series = 1 - k * y * series
+    return torch.where(x < -30, y * series, 1 + x * mills)
+
+
+class _Draw(NamedTuple):
+    """A quantile and its derivatives with respect to the four parameters."""
+
+    value: Tensor
+    by_loc: Tensor
+    by_scale: Tensor
+    by_low: Tensor
+    by_high: Tensor
+
+
+def _solve_interior(
+    u: Tensor, loc: Tensor, scale: Tensor, alpha: Tensor, beta: Tensor, rest: Tensor
+) -> _Draw:
+    """Invert the cdf when loc lies inside the window: α < 0 < β. `rest` is 1 − u."""
+    root = math.sqrt(2)
+    y = rest * torch.erf(alpha / root) + u * torch.erf(beta / root)
+    below = rest * torch.special.ndtr(alpha) + u * torch.special.ndtr(beta)
+    above = rest * torch.special.ndtr(-alpha) + u * torch.special.ndtr(-beta)
+    tail = torch.where(y < 0, torch.special.ndtri(below), -torch.special.ndtri(above))
+    x = torch.where(y.abs() < 0.9, root * torch.erfinv(y.clamp(-0.9, 0.9)), tail)
+    x = torch.minimum(torch.maximum(x, alpha), beta)
+    by_low = rest * (0.5 * (x - alpha) * (x + alpha)).exp()
+    by_high = u * (0.5 * (x - beta) * (x + beta)).exp()
+    by_loc = 1 - by_low - by_high
+    by_scale = x - alpha * by_low - beta * by_high
+    return _Draw(loc + scale * x, by_loc, by_scale, by_low, by_high)
+
+
+def _solve_tail(
+    u: Tensor, high: Tensor, scale: Tensor, beta: Tensor, width: Tensor, rest: Tensor
+) -> _Draw:
+    """Invert the cdf when loc ≥ high (β ≤ 0), measuring the draw from the upper bound.
+
+    The draw is high − scale·s with log Φ(β − s) − log Φ(β) = −depth. Newton's method on this
+    concave function approaches the root from one side and cannot overshoot. The derivatives are
+    those of the implicit reparameterisation, with φ(x) = φ(x) M'(x) − x Φ(x) inserted so that
+    the terms of order 1 cancel on paper.
+    """
+    mills_beta = _mills(beta)
+    mills_alpha = _mills(beta - width)
+    log_ratio = mills_alpha.log() - mills_beta.log() + width * (beta - 0.5 * width)
+    depth = -torch.log1p(rest * torch.expm1(log_ratio))
+    s = 2 * depth / ((beta * beta + 2 * depth).sqrt() - beta)
+    for _ in range(8):
+        s = torch.minimum(s.clamp(min=0.0), width)
+        mills = _mills(beta - s)
+        s = s + (mills.log() - mills_beta.log() + s * (beta - 0.5 * s) + depth) * mills
+    s = torch.minimum(s.clamp(min=0.0), width)
+    x, left = beta - s, width - s
+    at_high = u * (s * (0.5 * s - beta)).exp()
+    at_low = rest * (left * (beta - 0.5 * (s + width))).exp()
+    by_loc = (
+        _mills_slope(x, _mills(x))
+        - at_high * (_mills_slope(beta, mills_beta) - s * mills_beta)
+        - at_low * (_mills_slope(beta - width, mills_alpha) + left * mills_alpha)
+    )
+    by_scale = x * by_loc - at_high * s + at_low * left
+    return _Draw(high - scale * s, by_loc, by_scale, at_low, at_high)
+
+
+@torch.no_grad()
+def _solve(u: Tensor, loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> _Draw:
+    """Quantile of a truncated normal and its derivatives, everywhere stable."""
+    u, rest = u.clamp(min=_SMALLEST_U), (1 - u).clamp(min=_SMALLEST_U)
+    alpha, beta, width = (low - loc) / scale, (high - loc) / scale, (high - low) / scale
+    inside, reflect, where = (alpha < 0) & (beta > 0), alpha >= 0, torch.where
+    # each branch sees harmless numbers where the other one applies
+    lower, upper = where(inside, alpha, -1.0), where(inside, beta, 1.0)
+    interior = _solve_interior(u, loc, scale, lower, upper, rest)
+    edge, bound = where(reflect, -alpha, beta), where(reflect, -low, high)
+    toward, away = where(reflect, rest, u), where(reflect, u, rest)
+    tail = _solve_tail(toward, bound, scale, where(inside, -1.0, edge), width, away)
+    sign = where(reflect, -1.0, 1.0).to(u.dtype)
+    value = where(inside, interior.value, sign * tail.value)
+    return _Draw(
+        torch.minimum(torch.maximum(value, low), high),
+        where(inside, interior.by_loc, tail.by_loc),
+        where(inside, interior.by_scale, sign * tail.by_scale),
+        where(inside, interior.by_low, where(reflect, tail.by_high, tail.by_low)),
+        where(inside, interior.by_high, where(reflect, tail.by_low, tail.by_high)),
+    )
+
+
+class _Implicit(torch.autograd.Function):
+    """Return a draw whose derivatives are already known (implicit reparameterisation)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs: Tensor) -> Tensor:
+        """Return the value, the first of `value, 4 derivatives, 4 parameters`."""
+        return inputs[0].clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Keep the derivatives."""
+        ctx.save_for_backward(*inputs[1:5])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Multiply the incoming gradient by each derivative."""
+        known = (grads[0] * derivative for derivative in ctx.saved_tensors)
+        return (None,) * 5 + tuple(known)
+
+
+class _Truncated(TorchDistribution):
+    """Parameters and window shared by the truncated normal and its exponential."""
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "loc": constraints.real,
+        "scale": constraints.positive,
+        "low": constraints.dependent(is_discrete=False, event_dim=0),
+        "high": constraints.dependent(is_discrete=False, event_dim=0),
+    }
+    has_rsample = True
+
+    def __init__(
+        self, loc: _Real, scale: _Real, low: _Real, high: _Real, *, validate_args: _Flag = None
+    ) -> None:
+        self.loc, self.scale, self.low, self.high = broadcast_all(loc, scale, low, high)
+        # what integrals are computed from: stays small when a plate expands the distribution
+        self._core = (self.loc, self.scale, self.low, self.high)
+        super().__init__(self.loc.shape, validate_args=validate_args)
+        finite = torch.isfinite(self.low) & torch.isfinite(self.high)
+        if self._validate_args and not bool((finite & (self.low < self.high)).all()):
+            raise ValueError(
+                f"The bounds of {type(self).__name__} must be finite with low < high. "
+                f"Got low={_show(self.low)}, high={_show(self.high)}."
+            )
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        """Return the same distribution with a larger batch shape."""
+        new: Any = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
+        for name in ("loc", "scale", "low", "high"):
+            setattr(new, name, getattr(self, name).expand(batch_shape))
+        new._core = self._core
+        super(_Truncated, new).__init__(torch.Size(batch_shape), validate_args=False)
+        new._validate_args = self._validate_args
+        return cast(Self, new)
+
+    def _double(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        loc, scale, low, high = self._core
+        return loc.double(), scale.double(), low.double(), high.double()
+
+    def _window(self) -> _Window:
+        return _window(*self._double())
+
+    def _shaped(self, value: Tensor) -> Tensor:
+        return value.to(self.loc.dtype).expand(self.batch_shape)
+
+    def _quantile(self, u: Tensor) -> Tensor:
+        u = u.double().expand(np.broadcast_shapes(u.shape, self.batch_shape))
+        parameters = [parameter.expand_as(u) for parameter in self._double()]
+        return cast(Tensor, _Implicit.apply(*_solve(u, *parameters), *parameters))  # type: ignore[no-untyped-call]
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Draw, with gradients through all parameters."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        return self.icdf(torch.rand(shape, dtype=torch.float64, device=self.loc.device))
+
+    def _log_prob(self, value: Tensor) -> Tensor:
+        window, scale = self._window(), self._double()[1]
+        density = _log_kernel_at(value, window, scale) - window.log_mass
+        return torch.where((value >= self.low) & (value <= self.high), density, -math.inf)
+
+    def _cdf(self, value: Tensor) -> Tensor:
+        loc, scale, low, high = self._double()
+        # an empty window has no logarithm: integrate up to high where value <= low
+        upper = torch.where(value > low, torch.minimum(value, high), high)
+        window, part = self._window(), _window(loc, scale, low, upper)
+        height = _log_kernel_at(part.anchor, window, scale)
+        share = (part.log_mass + height - window.log_mass).clamp(max=0.0).exp()
+        return torch.where(value > self.low, share, 0.0)
+
+
+class TruncatedNormal(_Truncated):
+    r"""Normal distribution restricted to an interval.
+
+    .. math:: q(t) = \frac{φ((t - μ)/σ)}{σ\,[Φ((b - μ)/σ) - Φ((a - μ)/σ)]}, \quad a ≤ t ≤ b
+
+    Draws come from the inverse cdf and carry exact implicit-reparameterisation gradients with
+    respect to all four parameters. `loc` may lie far outside the window.
+
+    Parameters
+    ----------
+    loc, scale
+        Mean and standard deviation before truncation.
+    low, high
+        Finite bounds a < b.
+
+    References
+    ----------
+    Neklyudov et al. (2017), *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*.
+    """
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """Return the closed interval [low, high]."""
+        return constraints.interval(self.low, self.high)  # type: ignore[no-untyped-call]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density, −∞ outside the window."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self._log_prob(value.double()).to(self.loc.dtype)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability of a draw below `value`."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return self._cdf(value.double()).to(self.loc.dtype)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile at the probability `value`."""
+        return self._quantile(value).to(self.loc.dtype)
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected value."""
+        window = self._window()
+        return self._shaped(window.anchor + window.expect(window.offset))
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance."""
+        window = self._window()
+        centred = window.offset - window.expect(window.offset).unsqueeze(-1)
+        return self._shaped(window.expect(centred * centred))
+
+
+class TruncatedLogNormal(_Truncated):
+    r"""θ = exp(t) with t a truncated normal: multiplicative noise of structured Bayesian pruning.
+
+    .. math:: q(θ) = \frac{1}{θ}\,\mathrm{TruncatedNormal}(\log θ \mid μ, σ, a, b),
+        \quad e^a ≤ θ ≤ e^b
+    .. math:: E\,θ^k = e^{kμ + k²σ²/2}\,
+        \frac{Φ(β - kσ) - Φ(α - kσ)}{Φ(β) - Φ(α)}, \quad α = (a-μ)/σ,\ β = (b-μ)/σ
+
+    Parameters
+    ----------
+    loc, scale
+        Mean and standard deviation of log θ before truncation.
+    low, high
+        Bounds a < b of **log θ**; the reference choice is −20 and 0.
+
+    References
+    ----------
+    Neklyudov et al. (2017), *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*.
+    """
+
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        low, high = self.low.double().exp(), self.high.double().exp()
+        return low.to(self.loc.dtype), high.to(self.loc.dtype)
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """Return the closed interval [exp(low), exp(high)]."""
+        return constraints.interval(*self._bounds())  # type: ignore[no-untyped-call]
+
+    def _log(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log θ, moved into the window against rounding, and whether θ was inside."""
+        if self._validate_args:
+            self._validate_sample(value)
+        low, high = self._bounds()
+        inside = (value >= low) & (value <= high)
+        log_value = torch.where(inside, value, high).double().log()
+        return torch.minimum(torch.maximum(log_value, self.low), self.high), inside
+
+    def _exp(self, log_value: Tensor) -> Tensor:
+        low, high = self._bounds()
+        return torch.minimum(torch.maximum(log_value.exp().to(self.loc.dtype), low), high)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of θ, −∞ outside the window."""
+        log_value, inside = self._log(value)
+        density = self._log_prob(log_value) - log_value
+        return torch.where(inside, density, -math.inf).to(self.loc.dtype)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability of a draw below `value`."""
+        log_value, inside = self._log(value)
+        above = (value >= self._bounds()[1]).double()
+        return torch.where(inside, self._cdf(log_value), above).to(self.loc.dtype)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile at the probability `value`."""
+        return self._exp(self._quantile(value))
+
+    def _log_moment(self, k: int, window: _Window) -> Tensor:
+        """Return log E θ^k; tilting by e^{kt} only moves loc to loc + k scale²."""
+        loc, scale, low, high = self._double()
+        tilted = _window(loc + k * scale * scale, scale, low, high)
+        height = _log_kernel_at(tilted.anchor, window, scale)
+        return k * tilted.anchor + height + tilted.log_mass - window.log_mass
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Return log E θ and log(Var θ / (E θ)²)."""
+        window = self._window()
+        first = self._log_moment(1, window)
+        gap = self._log_moment(2, window) - 2 * first
+        # For a narrow posterior the gap of the log moments has no digits left: sum the squared
+        # deviations instead. The clamp concerns only elements for which the sum is not used.
+        relative = (window.offset + (window.anchor - first).unsqueeze(-1)).clamp(max=50.0)
+        narrow = window.expect(torch.expm1(relative).square()).clamp(min=_TINY)
+        wide = torch.where(gap > 0.1, gap, 1.0)
+        log_wide = wide + torch.log(-torch.expm1(-wide))
+        return first, torch.where(gap > 0.1, log_wide, narrow.log())
+
+    @property
+    def mean(self) -> Tensor:
+        """E θ, the multiplier used at test time."""
+        return self._shaped(self._log_moment(1, self._window()).exp())
+
+    @property
+    def second_moment(self) -> Tensor:
+        """E θ²."""
+        return self._shaped(self._log_moment(2, self._window()).exp())
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of θ."""
+        first, log_ratio = self._moments()
+        return self._shaped((2 * first + log_ratio).exp())
+
+    @property
+    def log_snr(self) -> Tensor:
+        """Logarithm of the signal-to-noise ratio E θ / √Var θ; units are kept above 0."""
+        return self._shaped(-0.5 * self._moments()[1])
+
+    @property
+    def snr(self) -> Tensor:
+        """Signal-to-noise ratio E θ / √Var θ; units are kept above 1."""
+        return self._shaped((-0.5 * self._moments()[1]).exp())
+
+
+def _show(bound: Tensor) -> str:
+    flat = bound.detach().reshape(-1)
+    return f"{flat.min():g}" if flat.min() == flat.max() else f"{flat.min():g}..{flat.max():g}"
+
+
+def kl_truncated_uniform(
+    guide: TruncatedNormal | TruncatedLogNormal, low: Tensor, high: Tensor
+) -> Tensor:
+    r"""Divergence of a truncated normal from the uniform law on the same window.
+
+    .. math:: KL = \log(b-a) - \log(σZ) - ½\log(2πe) - \frac{αφ(α) - βφ(β)}{2Z},
+        \quad Z = Φ(β) - Φ(α)
+
+    The number is the same for exp(t) against the log-uniform law on [e^a, e^b]. Bounds that
+    differ from those of the guide raise `ValueError`; they are compared only when the guide
+    validates its arguments, because that reads tensor values.
+
+    References
+    ----------
+    Neklyudov et al. (2017), *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*.
+    """
+    if guide._validate_args:
+        near = 8 * torch.finfo(guide.loc.dtype).eps
+        same = torch.isclose(guide.low.double(), low.double(), rtol=near, atol=near)
+        same = same & torch.isclose(guide.high.double(), high.double(), rtol=near, atol=near)
+        if not bool(same.all()):
+            raise ValueError(
+                f"KL({type(guide).__name__} || uniform prior) needs equal bounds. "
+                f"The guide has low={_show(guide.low)}, high={_show(guide.high)}; "
+                f"the prior has low={_show(low)}, high={_show(high)}."
+            )
+    window, (_, _, lower, upper) = guide._window(), guide._double()
+    shape = np.broadcast_shapes(guide.batch_shape, low.shape)
+    covered = (window.length / (upper - lower)).log() + window.total.log()
+    return (window.expect(window.log_kernel) - covered).to(guide.loc.dtype).expand(shape)
+
+
+def _kl_log_gamma(loc: Tensor, scale: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
+    scaled = loc + rate.log()
+    mean = (scaled + 0.5 * scale.square()).exp()
+    log_entropy = scale.log() + 0.5 * math.log(2 * math.pi * math.e)
+    return mean - shape * scaled + torch.lgamma(shape) - log_entropy
+
+
+def _kl_log_normal_gamma(p: LogNormal, q: Gamma) -> Tensor:
+    """KL = −c (μ + log r) + log Γ(c) + r exp(μ + σ²/2) − ½ log(2πeσ²), shape c and rate r."""
+    return _kl_log_gamma(p.loc, p.scale, q.concentration, q.rate)
+
+
+def _kl_log_normal_inverse_gamma(p: LogNormal, q: InverseGamma) -> Tensor:
+    """KL = c (μ − log b) + log Γ(c) + b exp(−μ + σ²/2) − ½ log(2πeσ²); torch calls b `rate`."""
+    return _kl_log_gamma(-p.loc, p.scale, q.concentration, q.rate)
+
+
+def _kl_log_normal_half_normal(p: LogNormal, q: HalfNormal) -> Tensor:
+    """KL = ½ exp(2μ + 2σ²)/s² + log s − μ − log σ − log 2 − ½, s the scale of the prior."""
+    scaled = p.loc - q.scale.log()
+    second_moment = (2 * (scaled + p.scale.square())).exp()
+    return 0.5 * second_moment - scaled - p.scale.log() - (math.log(2) + 0.5)
+
+
+_register: Any = register_kl
+_register(TruncatedNormal, Uniform)(lambda p, q: kl_truncated_uniform(p, q.low, q.high))
+_register(LogNormal, Gamma)(_kl_log_normal_gamma)
+_register(LogNormal, InverseGamma)(_kl_log_normal_inverse_gamma)
+_register(LogNormal, HalfNormal)(_kl_log_normal_half_normal)

@@ -1,0 +1,42 @@
+"""pyro-zoo: pick a Bayesian method, swap its priors, read whether to trust it.
+
+>>> import zoo
+>>> zoo.list_models("*horseshoe*")
+['group_horseshoe']
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from zoo._version import __version__
+
+if TYPE_CHECKING:
+    from zoo.assemble import create
+    from zoo.fitted import Fit
+    from zoo.priors import Prior
+    from zoo.registry import list_models, register
+    from zoo.workflow import fit, load, save
+
+__all__ = ["Fit", "Prior", "__version__", "create", "fit", "list_models", "load", "register", "save"]
+
+#: Where public names live. They are imported when first used, so that `import zoo` is instant.
+_HOMES = {
+    "Fit": "zoo.fitted",
+    "Prior": "zoo.priors",
+    "create": "zoo.assemble",
+    "fit": "zoo.workflow",
+    "list_models": "zoo.registry",
+    "load": "zoo.workflow",
+    "register": "zoo.registry",
+    "save": "zoo.workflow",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'zoo' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

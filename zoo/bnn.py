@@ -1,0 +1,134 @@
+"""`BNN`: any torch network as a Pyro model.
+
+The network stays an ordinary module. The model samples a value for each Bayesian slot, calls the
+network with those values (`torch.func.functional_call`) and observes ``y`` through a likelihood. So
+any network works unchanged, and many draws are one `torch.vmap`.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Required, TypedDict
+
+import pyro
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from guides.base import Composite
+from zoo.errors import ConfigError
+from zoo.likelihoods import Likelihood
+from zoo.priors import Prior, PriorSource, build_guide, build_program, resolve_priors
+from zoo.slots import Slot, choose_bayesian, network_slots
+
+
+class BNNOptions(TypedDict, total=False):
+    """Options of `BNN` that a method hands through from the user."""
+
+    priors: Mapping[str, PriorSource] | None
+    num_data: Required[int]
+    bayesian: Iterable[str] | None
+
+
+class BNN(nn.Module):
+    r"""A Bayesian neural network.
+
+    .. math:: p(y, w \mid X) = p(w) \prod_{i=1}^N p(y_i \mid f_w(x_i))
+
+    Mini-batches are scaled by :math:`N / B`, with :math:`N` the number of training rows, which is why
+    it must be given: it decides how much the prior weighs.
+
+    Parameters
+    ----------
+    net
+        Any network. It is copied; the original is left alone.
+    likelihood
+        How outputs relate to observations.
+    priors
+        The user's priors by slot pattern; they come before the defaults.
+    default_priors
+        The method's priors by slot pattern.
+    num_data
+        Number of training observations.
+    bayesian
+        Patterns of the parameters that get a posterior. By default all but those of normalisation
+        layers. The others are trained as points.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        likelihood: Likelihood,
+        *,
+        priors: Mapping[str, PriorSource] | None = None,
+        default_priors: Mapping[str, PriorSource] | None = None,
+        num_data: int,
+        bayesian: Iterable[str] | None = None,
+    ) -> None:
+        super().__init__()
+        if num_data < 1:
+            raise ConfigError(f"num_data must be at least 1. Got {num_data}.")
+        self.net = copy.deepcopy(net)
+        self.likelihood = copy.deepcopy(likelihood)
+        self.num_data = num_data
+        slots = [
+            *choose_bayesian(network_slots(self.net), bayesian),
+            *self.likelihood.slots(),
+        ]
+        self.priors: dict[str, Prior] = resolve_priors(priors or {}, default_priors or {}, slots)
+        self.slots: dict[str, Slot] = {s.name: s for s in slots if s.name in self.priors}
+        if not self.slots:
+            raise ConfigError("no parameter of the network has a prior: nothing is Bayesian.")
+        for name in self.slots:
+            self._replaced(name).requires_grad_(False)
+        self.programs = nn.ModuleDict(
+            {n.replace(".", "/"): build_program(self.priors[n], s) for n, s in self.slots.items()}
+        )
+
+    def _replaced(self, slot: str) -> nn.Parameter:
+        """Return the parameter that draws of a slot stand in for."""
+        if slot == "noise":
+            parameter = self.likelihood.log_noise
+            assert isinstance(parameter, nn.Parameter)
+            return parameter
+        return self.net.get_parameter(slot)
+
+    def sample_slots(self) -> dict[str, Tensor]:
+        """Draw a value for every Bayesian slot: the prior as a Pyro program."""
+        programs = zip(self.slots, self.programs.values(), strict=True)
+        return {name: program() for name, program in programs}
+
+    def evaluate(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the network's outputs for given values of the slots."""
+        weights = {name: value for name, value in values.items() if name != "noise"}
+        outputs: Tensor = functional_call(self.net, weights, (x,))
+        return outputs
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """Run the model on a batch and return the network's outputs."""
+        if len(x) > self.num_data:
+            raise ConfigError(
+                f"a batch of {len(x)} rows is larger than num_data={self.num_data}; num_data is the "
+                "number of training rows."
+            )
+        values = self.sample_slots()
+        f = self.evaluate(values, x)
+        rows = torch.arange(len(x), device=x.device)
+        with pyro.plate("obs_id", self.num_data, subsample=rows, dim=-1):
+            pyro.sample("y", self.likelihood.distribution(f, values.get("noise")), obs=y)
+        return f
+
+    def guide(self, *, init_scale: float) -> Composite:
+        """Return a guide that follows the priors and starts at the network's current weights.
+
+        Parameters
+        ----------
+        init_scale
+            Standard deviation at the start, in unconstrained space.
+        """
+        programs = zip(self.slots.items(), self.programs.values(), strict=True)
+        return Composite(
+            {
+                name: build_guide(self.priors[name], slot, program, init_scale=init_scale)
+                for (name, slot), program in programs
+            }
+        )

@@ -1,0 +1,131 @@
+"""Loading a data set by name or from a file."""
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+from pathlib import Path
+
+from zoo.data.columns import Array, Missing
+from zoo.data.dataset import Dataset, DatasetInfo
+from zoo.data.embedded import EMBEDDED, read_embedded
+from zoo.data.frames import from_frame
+from zoo.data.idx import IDX, load_idx
+from zoo.data.schema import Task
+from zoo.data.synthetic import SYNTHETIC, read_synthetic
+from zoo.data.tables import SUFFIXES, read_table
+from zoo.errors import DataError, unknown_name
+
+
+def _infos() -> dict[str, DatasetInfo]:
+    return {
+        **{name: entry.info for name, entry in EMBEDDED.items()},
+        **{name: entry.info for name, entry in SYNTHETIC.items()},
+        **{name: entry.info for name, entry in IDX.items()},
+    }
+
+
+def list_datasets() -> list[str]:
+    """Return the names of all data sets that `load` knows."""
+    return sorted(_infos())
+
+
+def describe(name: str) -> DatasetInfo:
+    """Return what is known of a named data set, without loading it."""
+    infos = _infos()
+    if name not in infos:
+        raise unknown_name("data set", name, infos)
+    return infos[name]
+
+
+def truth(name: str) -> dict[str, Array]:
+    """Return the parameters that generated a synthetic problem, in original units."""
+    if name not in SYNTHETIC:
+        raise unknown_name("synthetic data set", name, SYNTHETIC)
+    return {key: value.copy() for key, value in SYNTHETIC[name].truth.items()}
+
+
+def load(
+    name_or_path: str | PathLike[str],
+    *,
+    target: str | None = None,
+    task: Task | None = None,
+    ignore: Sequence[str] = (),
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    missing: Missing = "refuse",
+    standardize: bool = True,
+    data_dir: str | PathLike[str] | None = None,
+) -> Dataset:
+    """Load a data set by name, or from a CSV or Parquet file.
+
+    Parameters
+    ----------
+    name_or_path
+        A name from `list_datasets`, or the path of a file.
+    target
+        Target column of a file; a named data set has its own.
+    task
+        Task for a file; inferred from the target when None.
+    ignore
+        Columns to leave out.
+    test_fraction, seed
+        Share of test rows and seed of the split. MNIST and Fashion-MNIST keep their official
+        test part.
+    missing
+        What to do with missing values: "refuse", "impute" or "drop" (see `from_frame`).
+    standardize
+        Whether to scale inputs and regression target by the training part.
+    data_dir
+        Folder of MNIST and Fashion-MNIST; the environment variable ZOO_DATA when None.
+    """
+    name = fspath(name_or_path)
+    if name not in _infos():
+        if not _looks_like_path(name):
+            raise unknown_name("data set", name, _infos())
+        frame = read_table(name)
+        if target is None:
+            columns = ", ".join(repr(column) for column in frame.columns)
+            raise DataError(f"{name!r} needs target=, the column to predict. Columns: {columns}.")
+        return from_frame(
+            frame,
+            target,
+            name=Path(name).name.split(".")[0],
+            task=task,
+            ignore=ignore,
+            test_fraction=test_fraction,
+            seed=seed,
+            missing=missing,
+            standardize=standardize,
+        )
+    own_target = EMBEDDED[name].target if name in EMBEDDED else "label" if name in IDX else "y"
+    own_task = _infos()[name].task
+    for option, given, own in (("target", target, own_target), ("task", task, own_task)):
+        if given not in (None, own):
+            raise DataError(f"{option} of data set {name!r} is {own!r}; got {given!r}.")
+    if name in IDX:
+        if ignore:
+            raise DataError(f"ignore is for tables; {name!r} consists of images.")
+        return load_idx(name, data_dir=data_dir, standardize=standardize)
+    entry = EMBEDDED.get(name)
+    return from_frame(
+        read_embedded(name) if entry else read_synthetic(name),
+        own_target,
+        name=name,
+        task=own_task,
+        ignore=ignore,
+        test_fraction=test_fraction,
+        seed=seed,
+        missing=missing,
+        standardize=standardize,
+        classes=entry.classes if entry else None,
+        scaling=entry.scaling if entry else None,
+        image_shape=entry.image_shape if entry else None,
+    )
+
+
+def _looks_like_path(name: str) -> bool:
+    return (
+        any(mark in name for mark in "/\\")
+        or name.lower().endswith(SUFFIXES)
+        or "." in name
+        or Path(name).exists()
+    )

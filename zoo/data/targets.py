@@ -1,0 +1,112 @@
+"""What is to be predicted: the task a target column implies, and its encoding."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from zoo.data.columns import Array, kind_of, label, mean_and_scale, numbers
+from zoo.data.schema import TASKS, Task, check_counts
+from zoo.errors import DataError, did_you_mean
+
+MAX_CLASSES = 20  # an integer target with more distinct values is taken for a quantity
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target whose task is settled, checked on all rows.
+
+    Parameters
+    ----------
+    name
+        Name of the target column.
+    task
+        The task.
+    classes
+        Class names by class index; empty unless the task is classification.
+    values
+        Class index, count, or number in original units.
+    """
+
+    name: str
+    task: Task
+    classes: tuple[str, ...]
+    values: Array
+
+    @classmethod
+    def read(
+        cls,
+        series: pd.Series,
+        *,
+        name: str,
+        task: Task | None = None,
+        classes: Sequence[str] | None = None,
+        rows: Array,
+    ) -> "Target":
+        """Settle task and classes of a target column without missing values."""
+        check_task(task)
+        task = task or infer_task(series, name)
+        if task == "classification":
+            classes = tuple(classes or class_names(series))
+            if len(classes) < 2:
+                raise DataError(
+                    f"target {name!r} has one class only ({classes[0]!r}); classification needs "
+                    f"at least 2."
+                )
+            texts = pd.Index(series.astype(object).map(label), dtype=object)
+            codes = pd.Index(classes, dtype=object).get_indexer(texts)
+            return cls(name, task, classes, codes.astype(np.int64))
+        if kind_of(series, name, is_target=True) == "categorical":
+            raise DataError(
+                f"target {name!r} holds text or booleans (first: {label(series.iloc[0])!r}), "
+                f"task={task!r} needs numbers. Use task='classification'."
+            )
+        values = numbers(series, name, rows)
+        if task == "counts":
+            values = check_counts(values, name, rows)
+        return cls(name, task, (), values)
+
+    def scaling(self, train: Array, *, standardize: bool) -> tuple[float, float]:
+        """Return mean and scale of a regression target over the training rows."""
+        if self.task != "regression":
+            return 0.0, 1.0
+        values = self.values[train]
+        if values.min() == values.max():
+            raise DataError(
+                f"target {self.name!r} is constant ({values[0]:g} in all {len(values)} training "
+                f"rows); regression needs values that differ."
+            )
+        return mean_and_scale(values, self.name) if standardize else (0.0, 1.0)
+
+
+def check_task(task: str | None) -> None:
+    """Refuse a task that does not exist."""
+    if task is not None and task not in TASKS:
+        raise DataError(
+            f"task must be one of {', '.join(map(repr, TASKS))}; got {task!r}."
+            f"{did_you_mean(str(task), TASKS)}"
+        )
+
+
+def infer_task(series: pd.Series, name: str) -> Task:
+    """Return the task a target suggests.
+
+    Text, booleans and whole-number types with at most 20 distinct values are classes; all else is
+    regression. Counts are never guessed.
+    """
+    if kind_of(series, name, is_target=True) == "categorical":
+        return "classification"
+    if pd.api.types.is_integer_dtype(series.dtype) and series.nunique() <= MAX_CLASSES:
+        return "classification"
+    return "regression"
+
+
+def class_names(series: pd.Series) -> tuple[str, ...]:
+    """Return class names in the order of their indices: numbers by value, text by alphabet."""
+    distinct = series.dropna().drop_duplicates().astype(object).tolist()
+    try:
+        ordered = sorted(distinct)
+    except TypeError:  # numbers and text together
+        ordered = sorted(distinct, key=label)
+    return tuple(dict.fromkeys(label(value) for value in ordered))

@@ -1,0 +1,136 @@
+"""The multi-spike prior of variational network quantization."""
+
+import math
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import Normal, constraints
+from torch.distributions.kl import register_kl
+
+from zoo.distributions.log_uniform import molchanov
+
+__all__ = ["Quantizing"]
+
+_REFERENCE_GAP, _REFERENCE_TAU = 0.2, 0.075
+_EPSILON = 1e-30
+
+
+class Quantizing(TorchDistribution):
+    r"""Improper prior with a log-uniform spike at every code word.
+
+    .. math:: p(w) ∝ \sum_k \frac{a_k}{|w - c_k|}
+    .. math:: KL(N(θ, σ²) \| p) ≈ \sum_{k: c_k≠0} Ω_k\,KL_k
+        + \Bigl[1 - \sum_{k: c_k≠0} Ω_k\Bigr] KL_0, \quad
+        Ω_k = e^{-(θ-c_k)²/(2τ²)}
+
+    with KL_k the fitted log-uniform divergence of N(θ − c_k, σ²) minus log(K a_k), which is zero
+    for equal weights. The window τ and the code words belong together: by default
+    τ = 0.375·gap, where gap is the smallest distance between neighbouring code words, and θ and
+    σ are rescaled by gap/0.2, so that the ternary codebook [−a, 0, a] gives the published
+    approximation (a = 0.2, τ = 0.075) for every a and `codebook` may be trained. Any codebook
+    that contains 0 is accepted; where non-zero words are neighbours the bracket can reach −0.06.
+
+    Parameters
+    ----------
+    codebook
+        Distinct code words, one-dimensional, one of them 0.
+    weights
+        Mixture weights a_k, by default equal; scaled to sum to one.
+    tau
+        Width τ of the windows in the units of `codebook`, by default 0.375·gap.
+
+    References
+    ----------
+    Achterhold, Köhler, Schmeink & Genewein (2018), *Variational Network Quantization*.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "codebook": constraints.real_vector,
+    }
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(
+        self,
+        codebook: Tensor,
+        weights: Tensor | None = None,
+        *,
+        tau: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if codebook.dim() != 1 or codebook.shape[0] < 2:
+            raise ValueError(
+                "The codebook of Quantizing must be one-dimensional with at least two code "
+                f"words, such as torch.tensor([-0.2, 0.0, 0.2]). Got shape {tuple(codebook.shape)}."
+            )
+        if weights is None:
+            weights = torch.ones_like(codebook)
+        if weights.shape != codebook.shape:
+            raise ValueError(
+                "Quantizing needs one weight per code word. "
+                f"Got {tuple(weights.shape)} weights for {tuple(codebook.shape)} code words."
+            )
+        self.codebook = codebook
+        self.log_weights = weights.log() - weights.sum().log()
+        self.gap = codebook.sort().values.diff().min()
+        self.tau = _REFERENCE_TAU / _REFERENCE_GAP * self.gap if tau is None else tau
+        super().__init__(torch.Size(), validate_args=validate_args)
+        if self._validate_args:
+            if not bool((codebook == 0).any()):
+                raise ValueError(
+                    "The codebook of Quantizing must contain 0, the code word of pruned weights. "
+                    f"Got {codebook.tolist()}."
+                )
+            if not bool(self.gap > 0):
+                raise ValueError(f"Code words must be distinct. Got {codebook.tolist()}.")
+            if not bool((weights > 0).all()):
+                raise ValueError(f"Weights must be positive. Got {weights.tolist()}.")
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "Quantizing":
+        """Return the same distribution with a larger batch shape."""
+        new: Any = self._get_checked_instance(Quantizing, _instance)  # type: ignore[no-untyped-call]
+        for name in ("codebook", "log_weights", "gap", "tau"):
+            setattr(new, name, getattr(self, name))
+        super(Quantizing, new).__init__(torch.Size(batch_shape), validate_args=False)
+        new._validate_args = self._validate_args
+        return cast(Quantizing, new)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return log Σ a_k/|value − c_k|, up to an additive constant."""
+        if self._validate_args:
+            self._validate_sample(value)
+        distance = (value.unsqueeze(-1) - self.codebook).abs()
+        # a code word itself has infinite density: stop at the smallest normal number
+        log_distance = distance.clamp(min=torch.finfo(distance.dtype).tiny).log()
+        density = torch.logsumexp(self.log_weights - log_distance, -1)
+        return density.expand(np.broadcast_shapes(value.shape, self.batch_shape))
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Refuse: the distribution is improper."""
+        raise NotImplementedError(
+            "Quantizing is improper and cannot be sampled. Use its proper counterpart, a mixture "
+            "over the code words of SmoothLogUniform(low, high) shifted by each of them."
+        )
+
+    rsample = sample
+
+
+def _kl_normal_quantizing(p: Normal, q: Quantizing) -> Tensor:
+    stretch = q.gap / _REFERENCE_GAP
+    codebook, tau = q.codebook / stretch, q.tau / stretch
+    offset = (p.loc / stretch).unsqueeze(-1) - codebook
+    log_scale = (p.scale / stretch).log().unsqueeze(-1)
+    divergence = molchanov(2 * log_scale - (offset * offset + _EPSILON).log())
+    divergence = divergence - (q.log_weights + math.log(codebook.shape[0]))
+    spike = (codebook != 0).to(offset.dtype)
+    window = spike * torch.exp(-0.5 * (offset / tau).square())
+    rest = (1 - window.sum(-1, keepdim=True)) * (1 - spike)
+    shape = np.broadcast_shapes(p.batch_shape, q.batch_shape)
+    return cast(Tensor, (window + rest) * divergence).sum(-1).expand(shape)
+
+
+_register: Any = register_kl
+_register(Normal, Quantizing)(_kl_normal_quantizing)

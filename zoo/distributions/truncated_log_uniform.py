@@ -1,0 +1,122 @@
+"""The proper log-uniform prior on a bounded positive interval."""
+
+import math
+from typing import Any, ClassVar, cast
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+from torch.distributions.kl import register_kl
+from torch.distributions.utils import broadcast_all
+
+from guides.distributions import TruncatedLogNormal, kl_truncated_uniform
+
+__all__ = ["TruncatedLogUniform"]
+
+
+class TruncatedLogUniform(TorchDistribution):
+    r"""Log-uniform distribution on a bounded interval: log θ is uniform on [a, b].
+
+    .. math:: p(θ) = \frac{1}{(b - a)\,θ}, \quad e^a ≤ θ ≤ e^b
+
+    Prior of the multiplicative noise in structured Bayesian pruning; its divergence from a
+    `TruncatedLogNormal` guide with the same bounds is that of `kl_truncated_uniform`.
+
+    Parameters
+    ----------
+    low, high
+        Bounds a < b of **log θ**; the reference choice is −20 and 0.
+
+    References
+    ----------
+    Neklyudov et al. (2017), *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "low": constraints.dependent(is_discrete=False, event_dim=0),
+        "high": constraints.dependent(is_discrete=False, event_dim=0),
+    }
+    has_rsample = True
+
+    def __init__(
+        self, low: Tensor | float, high: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        self.low, self.high = broadcast_all(low, high)
+        super().__init__(self.low.shape, validate_args=validate_args)
+        if self._validate_args and not bool((self.low < self.high).all()):
+            raise ValueError("TruncatedLogUniform needs low < high, the bounds of log θ.")
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """Return the closed interval [exp(low), exp(high)]."""
+        return constraints.interval(*self._bounds())  # type: ignore[no-untyped-call]
+
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        low, high = self.low.double().exp(), self.high.double().exp()
+        return low.to(self.low.dtype), high.to(self.low.dtype)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "TruncatedLogUniform":
+        """Return the same distribution with a larger batch shape."""
+        new: Any = self._get_checked_instance(TruncatedLogUniform, _instance)  # type: ignore[no-untyped-call]
+        new.low, new.high = self.low.expand(batch_shape), self.high.expand(batch_shape)
+        super(TruncatedLogUniform, new).__init__(torch.Size(batch_shape), validate_args=False)
+        new._validate_args = self._validate_args
+        return cast(TruncatedLogUniform, new)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of θ, −∞ outside the interval."""
+        if self._validate_args:
+            self._validate_sample(value)
+        low, high = self._bounds()
+        inside = (value >= low) & (value <= high)
+        log_value = torch.where(inside, value, high).log()
+        return torch.where(inside, -log_value - (self.high - self.low).log(), -math.inf)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability of a draw below `value`."""
+        if self._validate_args:
+            self._validate_sample(value)
+        low, high = self._bounds()
+        log_value = torch.minimum(torch.maximum(value, low), high).log()
+        return ((log_value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile at the probability `value`."""
+        low, high = self._bounds()
+        drawn = (self.low + value * (self.high - self.low)).exp()
+        return torch.minimum(torch.maximum(drawn, low), high)
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Draw, with gradients through the bounds."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        return self.icdf(torch.rand(shape, dtype=self.low.dtype, device=self.low.device))
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected value (e^b − e^a)/(b − a)."""
+        width = self.high - self.low
+        return self.high.exp() * -torch.expm1(-width) / width
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance e^{a+b} sinh(h) (h cosh(h) − sinh(h))/h² with h = (b − a)/2."""
+        half = 0.5 * (self.high - self.low)
+        decay = torch.exp(-2 * half)
+        # h cosh(h) − sinh(h) = Σ 2k h^{2k+1}/(2k+1)! where the difference would cancel
+        small = half.clamp(max=1.0)
+        series = torch.zeros_like(half)
+        for k in range(9, 0, -1):
+            series = (series + 2 * k / math.factorial(2 * k + 1)) * small * small
+        scaled = torch.where(
+            half < 1,
+            series * small * torch.exp(-small),
+            0.5 * (half * (1 + decay) - (1 - decay)),
+        )
+        return torch.exp(2 * self.high) * 0.5 * -torch.expm1(-2 * half) * scaled / (half * half)
+
+
+_register: Any = register_kl
+_register(TruncatedLogNormal, TruncatedLogUniform)(
+    lambda p, q: kl_truncated_uniform(p, q.low, q.high)
+)

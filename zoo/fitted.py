@@ -1,0 +1,257 @@
+"""`Fit`: a fitted posterior and what it can be asked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import xarray
+from numpy.typing import NDArray
+from torch import Tensor
+
+from zoo._version import __version__
+from zoo.assemble import DTYPES, PREDICT_STREAM, Assembly
+from zoo.compress import GroupView, group_view
+from zoo.config import RunConfig
+from zoo.data import Dataset, Schema
+from zoo.errors import ConfigError
+from zoo.infer.objective import estimate_elbo, total_divergence
+from zoo.infer.predict import (
+    Draws,
+    Prediction,
+    draw_posterior,
+    log_densities,
+    log_likelihood,
+    log_predictive_density,
+    network_outputs,
+    predictive,
+)
+from zoo.infer.schedule import child_seed
+from zoo.likelihoods import Bernoulli
+from zoo.metrics import accuracy, brier, crps, expected_calibration_error, rmse
+from zoo.tree import posterior_tree
+
+#: Rows and draws that decide whether pruning costs too much.
+PRUNING_ROWS = 2000
+PRUNING_DRAWS = 32
+#: Entries of the draws-by-rows matrices kept in the tree; of larger data the first rows are kept.
+MAX_TREE_ENTRIES = 20_000_000
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted posterior.
+
+    Attributes
+    ----------
+    assembly
+        The method, its configuration, model and guide.
+    schema
+        How rows are encoded.
+    losses
+        Loss of every optimizer step.
+    seconds
+        Time spent training.
+    path
+        The run directory, if the fit is stored in one.
+    """
+
+    assembly: Assembly
+    schema: Schema
+    losses: Tensor
+    seconds: float
+    path: Path | None = None
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration, with every default filled in."""
+        return self.assembly.config
+
+    @cached_property
+    def draws(self) -> Draws:
+        """Posterior draws, the same ones every time."""
+        return self._draw(self.config.num_samples)
+
+    def _draw(self, num_samples: int) -> Draws:
+        model, guide = self.assembly.model, self.assembly.guide
+        return draw_posterior(model, guide, num_samples, seed=self._prediction_seed)
+
+    @property
+    def _prediction_seed(self) -> int:
+        return child_seed(self.config.seed, PREDICT_STREAM)
+
+    # ------------------------------------------------------------------ prediction
+
+    def predict(self, X: Any, *, num_samples: int | None = None) -> Prediction:
+        """Predict new rows.
+
+        Parameters
+        ----------
+        X
+            A data frame with the columns of the training data, or an array of raw values.
+        num_samples
+            Number of posterior draws; by default those of the fit.
+        """
+        draws = self.draws if num_samples is None else self._draw(num_samples)
+        return self._predictive(self._outputs(self._encode(X), draws.slots), draws.slots)
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return class probabilities, shape ``(rows, classes)``."""
+        probabilities = self.predict(X).probabilities
+        if probabilities is None:
+            raise ConfigError(f"a fit for {self.schema.task} has no class probabilities.")
+        return probabilities
+
+    def score(self, X: Any, y: Any) -> dict[str, float]:
+        """Return accuracy or RMSE, NLL and calibration scores on raw rows."""
+        return self._score(self._encode(X), self.schema.encode_target(y), self.draws.slots)
+
+    def _encode(self, X: Any) -> Array:
+        if isinstance(X, pd.DataFrame):
+            return self.schema.encode(X)
+        return self.schema.encode_array(X)
+
+    def _outputs(self, x: Array, slots: Mapping[str, Tensor]) -> Tensor:
+        rows = torch.as_tensor(x, dtype=DTYPES[self.config.dtype], device=self.config.device)
+        return network_outputs(self.assembly.model, slots, rows)
+
+    def _predictive(self, f: Tensor, slots: Mapping[str, Tensor]) -> Prediction:
+        return predictive(
+            self.assembly.model,
+            f,
+            slots.get("noise"),
+            seed=self._prediction_seed,
+            location=self.schema.target_mean,
+            scale=self.schema.target_scale,
+            classes=self.schema.classes,
+        )
+
+    def _log_likelihood(self, f: Tensor, y: Array, slots: Mapping[str, Tensor]) -> Tensor:
+        targets = target_tensor(self.assembly, y)
+        return log_likelihood(self.assembly.model, f, slots.get("noise"), targets)
+
+    def _score(self, x: Array, y: Array, slots: Mapping[str, Tensor]) -> dict[str, float]:
+        f = self._outputs(x, slots)
+        prediction = self._predictive(f, slots)
+        density = log_predictive_density(self._log_likelihood(f, y, slots)).mean()
+        # A density in standardised units is larger by the scale than one in the units of y.
+        nll = -float(density) + float(np.log(self.schema.target_scale))
+        if prediction.probabilities is not None:
+            return {
+                "accuracy": accuracy(prediction.probabilities, y),
+                "nll": nll,
+                "ece": expected_calibration_error(prediction.probabilities, y),
+                "brier": brier(prediction.probabilities, y),
+            }
+        observed = self.schema.decode_target(y)
+        return {
+            "rmse": rmse(prediction.mean, observed),
+            "nll": nll,
+            "crps": crps(prediction.samples, observed),
+        }
+
+    # ------------------------------------------------------------------ what the fit found
+
+    def summary(self) -> pd.DataFrame:
+        """Summarise the posterior of every site: range of means and of standard deviations."""
+        rows = {
+            name: {
+                "size": draws[0].numel(),
+                "mean": float(draws.mean()),
+                "mean of |mean|": float(draws.mean(0).abs().mean()),
+                "smallest sd": float(draws.std(0).min()),
+                "median sd": float(draws.std(0).median()),
+                "largest sd": float(draws.std(0).max()),
+            }
+            for name, draws in (self.draws.slots | self.draws.sites).items()
+        }
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+    def groups(self, dataset: Dataset | None = None) -> GroupView:
+        """Return which groups of weights are pruned; given data, the cost of pruning is checked."""
+        model, guide = self.assembly.model, self.assembly.guide
+        if dataset is None:
+            return group_view(model, guide)
+        slots = self._draw(PRUNING_DRAWS).slots
+        x, y = dataset.X_train[:PRUNING_ROWS], dataset.y_train[:PRUNING_ROWS]
+
+        def density(view: GroupView | None) -> float:
+            pruned = slots if view is None else view.prune(slots)
+            f = self._outputs(x, pruned)
+            return float(log_predictive_density(self._log_likelihood(f, y, pruned)).mean())
+
+        return group_view(model, guide, score=density)
+
+    def metrics(self, dataset: Dataset, groups: GroupView) -> dict[str, float]:
+        """Return the numbers of ``metrics.json``."""
+        metrics: dict[str, float] = {}
+        slots = {"train": self.draws.slots, "test": self.draws.slots}
+        if groups.weights_left_percent < 100:
+            slots["test.pruned"] = groups.prune(self.draws.slots)
+        rows = {
+            "train": (dataset.X_train, dataset.y_train),
+            "test": (dataset.X_test, dataset.y_test),
+        }
+        for part, values in slots.items():
+            X, y = rows[part.partition(".")[0]]
+            if len(X):
+                scores = self._score(X, y, values)
+                metrics |= {f"{part}.{name}": score for name, score in scores.items()}
+        model, guide = self.assembly.model, self.assembly.guide
+        return metrics | {
+            "elbo": estimate_elbo(model, guide, *training_tensors(self.assembly, dataset)),
+            "kl": total_divergence(model, guide, num_samples=16),
+            "weights_left_percent": groups.weights_left_percent,
+            "steps": len(self.losses),
+            "seconds": self.seconds,
+        }
+
+    def tree(self, dataset: Dataset) -> xarray.DataTree:
+        """Return draws, log densities, predictions and the history of the fit as a DataTree."""
+        rows = slice(0, max(1, MAX_TREE_ENTRIES // len(self.draws)))
+        x, y = dataset.X_train[rows], dataset.y_train[rows]
+        slots = self.draws.slots
+        f = self._outputs(x, slots)
+        likelihoods = self._log_likelihood(f, y, slots)
+        log_prior, log_q = log_densities(self.assembly.model, self.assembly.guide, self.draws)
+        return posterior_tree(
+            sites=self.draws.sites,
+            slots=slots,
+            sample_stats={"log_prior": log_prior, "log_q": log_q},
+            log_likelihood=likelihoods,
+            posterior_predictive=self._predictive(f, slots).samples,
+            observed=y if self.schema.task == "classification" else self.schema.decode_target(y),
+            losses=self.losses,
+            attributes={
+                "method": self.config.method,
+                "seed": self.config.seed,
+                "chain_kind": "independent draws from a variational posterior",
+                "creation_library": "pyro-zoo",
+                "creation_library_version": __version__,
+                "inference_library": "pyro-ppl",
+                "rows_left_out": len(dataset.X_train) - len(y),
+            },
+        )
+
+
+def training_tensors(assembly: Assembly, dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """Return the training rows on the device and in the precision of a run."""
+    config = assembly.config
+    x = torch.as_tensor(dataset.X_train, dtype=DTYPES[config.dtype], device=config.device)
+    return x, target_tensor(assembly, dataset.y_train)
+
+
+def target_tensor(assembly: Assembly, y: Array) -> Tensor:
+    """Return encoded targets in the type that the likelihood observes."""
+    config = assembly.config
+    is_index = np.issubdtype(y.dtype, np.integer) and not isinstance(
+        assembly.model.likelihood, Bernoulli
+    )
+    dtype = torch.int64 if is_index else DTYPES[config.dtype]
+    return torch.as_tensor(y, dtype=dtype, device=config.device)

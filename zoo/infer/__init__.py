@@ -1,0 +1,1 @@
+"""Inference: the variational objective, the training loop, the posterior predictive."""

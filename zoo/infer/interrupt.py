@@ -1,0 +1,38 @@
+"""Turning Ctrl-C into a wish that is granted between two steps."""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+
+class StopSignal:
+    """While active, the first SIGINT or SIGTERM sets `requested`; a second one interrupts at once.
+
+    An exception in the middle of an optimizer step would leave parameters half updated; a flag that
+    the loop looks at between steps does not.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True

@@ -1,0 +1,114 @@
+"""The variational objective: Pyro's `TraceMeanField_ELBO` with a weight on the KL.
+
+.. math::
+    L = \\frac{N}{B} \\sum_{i \\in B} -\\log p(y_i \\mid x_i, w) + \\beta\\, \\mathrm{KL}(q \\| p)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from pyro.infer import TraceMeanField_ELBO
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+from torch.distributions import kl_divergence
+
+from guides.base import Guide
+from zoo.bnn import BNN
+
+
+class LatentScale(Messenger):
+    """Multiplies the log density of every latent site, in a model as in a guide.
+
+    The estimator takes the scale of an analytic KL from the guide's site and that of a Monte Carlo
+    term from both, so the weight must be put on both sides. `pyro.poutine.scale` would also scale the
+    likelihood, and refuses zero.
+    """
+
+    def __init__(self, scale: Tensor) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if not msg["is_observed"]:
+            msg["scale"] = self.scale * msg["scale"]
+
+
+class Objective(nn.Module):
+    """Negative ELBO of a mini-batch, differentiable in the parameters of model and guide.
+
+    Parameters
+    ----------
+    model, guide
+        A `zoo.bnn.BNN` and its guide.
+    num_particles
+        Posterior draws per step.
+    """
+
+    kl_weight: Tensor
+
+    def __init__(self, model: BNN, guide: Guide, num_particles: int = 1) -> None:
+        super().__init__()
+        self.model, self.guide = model, guide
+        self.elbo = TraceMeanField_ELBO(num_particles=num_particles)
+        self.register_buffer("kl_weight", next(iter(guide.parameters())).new_ones(()))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss; `kl_weight` is the weight of the KL."""
+        scale = LatentScale(self.kl_weight)
+        loss: Tensor = self.elbo.differentiable_loss(scale(self.model), scale(self.guide), x, y)
+        return loss
+
+
+def site_divergences(
+    program: Callable[[], Any], guide: Guide
+) -> dict[str, tuple[Tensor, bool]]:
+    """Return the KL of each latent site and whether it is analytic.
+
+    Sites without a closed form get the Monte Carlo term of one draw, as in the objective.
+    """
+    guide_trace = poutine.trace(guide).get_trace()
+    model_trace = poutine.trace(poutine.replay(program, trace=guide_trace)).get_trace()
+    divergences = {}
+    for name, site in guide_trace.nodes.items():
+        if site["type"] != "sample":
+            continue
+        q, p = site["fn"], model_trace.nodes[name]["fn"]
+        try:
+            divergences[name] = (kl_divergence(q, p).sum(), True)
+        except NotImplementedError:
+            term = q.log_prob(site["value"]) - p.log_prob(site["value"])
+            divergences[name] = (term.sum(), False)
+    return divergences
+
+
+@torch.no_grad()
+def total_divergence(model: BNN, guide: Guide, num_samples: int = 1) -> float:
+    """Return the KL between guide and prior; Monte Carlo terms are averaged over draws."""
+    with pyro.validation_enabled(False), torch.random.fork_rng():
+        torch.manual_seed(0)
+        totals = [
+            sum(kl for kl, _ in site_divergences(model.sample_slots, guide).values())
+            for _ in range(num_samples)
+        ]
+    return float(sum(totals) / num_samples)
+
+
+#: Rows per chunk of `estimate_elbo`, and draws per chunk.
+ELBO_ROWS = 4096
+ELBO_DRAWS = 8
+
+
+@torch.no_grad()
+def estimate_elbo(model: BNN, guide: Guide, x: Tensor, y: Tensor) -> float:
+    """Estimate the ELBO of all training rows; the network is in evaluation mode."""
+    objective = Objective(model, guide, num_particles=ELBO_DRAWS).eval()
+    total = 0.0
+    with pyro.validation_enabled(False), torch.random.fork_rng():
+        torch.manual_seed(0)
+        for rows, targets in zip(x.split(ELBO_ROWS), y.split(ELBO_ROWS), strict=True):
+            # Each chunk is scaled to the whole data set; weighted by its share they average to it.
+            total -= len(rows) / len(x) * float(objective(rows, targets))
+    return total

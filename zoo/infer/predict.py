@@ -1,0 +1,286 @@
+"""Posterior draws and the posterior predictive, K draws in one vectorised call."""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyro
+import pyro.poutine as poutine
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from guides.base import Guide
+from zoo.bnn import BNN
+from zoo.errors import ConfigError
+
+#: Rows of one chunk, and bytes that the draws of one chunk may take.
+CHUNK_ROWS = 512
+CHUNK_BYTES = 2**28
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Posterior draws.
+
+    Attributes
+    ----------
+    sites
+        Latent sites of the model, draws in front.
+    slots
+        Values of the network's slots that follow from them, draws in front.
+    """
+
+    sites: dict[str, Tensor]
+    slots: dict[str, Tensor]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.sites.values())))
+
+
+@torch.no_grad()
+def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> Draws:
+    """Draw from the guide and map the draws through the priors to values of the slots."""
+    if num_samples < 1:
+        raise ConfigError(f"num_samples must be at least 1. Got {num_samples}.")
+    with (
+        pyro.validation_enabled(False),
+        pyro.settings.context(module_local_params=True),
+        torch.random.fork_rng(),
+    ):
+        torch.manual_seed(seed)
+        sites = guide.draw(num_samples)
+
+        def slots_of(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
+            with poutine.block(), poutine.condition(data=site_values):
+                return model.sample_slots()
+
+        slots = torch.vmap(slots_of)(sites)
+    return Draws(sites, slots)
+
+
+@torch.no_grad()
+def network_outputs(model: BNN, slots: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return the network's outputs for every draw, shape ``(draws, rows, outputs)``.
+
+    Rows and draws are taken in chunks that fit a memory bound. A network that `torch.vmap` cannot
+    handle is run draw by draw, with one warning.
+    """
+    model.eval()
+    values = dict(slots)
+    per_draw = sum(v[0].numel() for v in values.values()) + len(x[:CHUNK_ROWS]) * _width(model, x)
+    chunk = max(1, CHUNK_BYTES // (per_draw * x.element_size()))
+    run = _vectorised(model, values, x, chunk)
+    return torch.cat([run(rows) for rows in x.split(CHUNK_ROWS)], dim=1)
+
+
+def _vectorised(
+    model: BNN, values: dict[str, Tensor], x: Tensor, chunk: int
+) -> Callable[[Tensor], Tensor]:
+    def mapped(rows: Tensor) -> Tensor:
+        many = torch.vmap(lambda v: model.evaluate(v, rows), chunk_size=chunk)
+        outputs: Tensor = many(values)
+        return outputs
+
+    def looped(rows: Tensor) -> Tensor:
+        draws = range(len(next(iter(values.values()))))
+        each = [model.evaluate({k: v[i] for k, v in values.items()}, rows) for i in draws]
+        return torch.stack(each)
+
+    try:
+        torch.vmap(lambda v: model.evaluate(v, x[:1]))({k: v[:1] for k, v in values.items()})
+    except RuntimeError as error:
+        warnings.warn(
+            "the network cannot be vectorised over posterior draws and is run draw by draw: "
+            f"{str(error).splitlines()[0]}",
+            stacklevel=3,
+        )
+        return looped
+    return mapped
+
+
+def _width(model: BNN, x: Tensor) -> int:
+    """Count the numbers that one row leaves behind in the layers of the network."""
+    count = 0
+
+    def add(module: nn.Module, inputs: object, output: object) -> None:
+        nonlocal count
+        count += output.numel() if isinstance(output, Tensor) else 0
+
+    hooks = [module.register_forward_hook(add) for module in model.net.modules()]
+    try:
+        model.net(x[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return count
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the posterior says about new rows, in the units of the data.
+
+    Attributes
+    ----------
+    mean
+        Predictive mean per row; for classes the index of the most probable one.
+    samples
+        Draws of the observation, shape ``(draws, rows)``.
+    aleatoric, epistemic
+        The two parts of the predictive uncertainty, per row: the noise that stays however much data
+        there is, and the part that more data would remove. Variances for numbers and counts; for
+        classes entropies in nats, the epistemic one being the mutual information between class and
+        weights.
+    probabilities
+        Class probabilities, shape ``(rows, classes)``, for classes only.
+    classes
+        Names of the classes.
+    """
+
+    mean: Array
+    samples: Array
+    aleatoric: Array
+    epistemic: Array
+    probabilities: Array | None = None
+    classes: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> Array:
+        """Aleatoric and epistemic uncertainty together."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def labels(self) -> list[str]:
+        """Name of the most probable class of each row."""
+        if self.probabilities is None:
+            raise ConfigError("labels are for classes; this is a prediction of numbers.")
+        return [self.classes[int(index)] for index in self.mean]
+
+    def quantile(self, q: float | list[float]) -> Array:
+        """Return predictive quantiles of numbers and counts, one column per row of the data."""
+        if self.probabilities is not None:
+            raise ConfigError("classes have no quantiles; use probabilities.")
+        levels = np.atleast_1d(np.asarray(q, dtype=float))
+        if ((levels < 0) | (levels > 1)).any():
+            raise ConfigError(f"quantiles are between 0 and 1. Got {q}.")
+        result: Array = np.quantile(self.samples, q, axis=0)
+        return result
+
+
+@torch.no_grad()
+def predictive(
+    model: BNN,
+    f: Tensor,
+    noise: Tensor | None,
+    *,
+    seed: int,
+    location: float = 0.0,
+    scale: float = 1.0,
+    classes: tuple[str, ...] = (),
+) -> Prediction:
+    """Turn network outputs into a prediction.
+
+    Parameters
+    ----------
+    model
+        Gives the likelihood.
+    f
+        Outputs of shape ``(draws, rows, outputs)``.
+    noise
+        Draws of a Bayesian noise scale, shape ``(draws,)``, or None.
+    seed
+        For the sampled observations.
+    location, scale
+        Units of the target: predictions are multiplied by ``scale`` and shifted by ``location``.
+    classes
+        Names of the classes; empty for numbers.
+    """
+    observation = observation_distribution(model, f, noise)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        samples = observation.sample()
+    if classes:
+        probabilities = class_probabilities(observation)
+        mixture = probabilities.mean(0)
+        total, aleatoric = _entropy(mixture), _entropy(probabilities).mean(0)
+        return Prediction(
+            mean=_numpy(mixture.argmax(-1)),
+            samples=_numpy(samples),
+            aleatoric=_numpy(aleatoric),
+            epistemic=_numpy((total - aleatoric).clamp(min=0)),
+            probabilities=_numpy(mixture),
+            classes=classes,
+        )
+    means = observation.mean
+    return Prediction(
+        mean=_numpy(means.mean(0) * scale + location),
+        samples=_numpy(samples * scale + location),
+        aleatoric=_numpy(observation.variance.mean(0) * scale**2),
+        epistemic=_numpy(means.var(0, correction=0) * scale**2),
+    )
+
+
+def observation_distribution(
+    model: BNN, f: Tensor, noise: Tensor | None
+) -> torch.distributions.Distribution:
+    """Return the distribution of ``y`` given outputs ``(draws, rows, outputs)``."""
+    noise = None if noise is None else noise.unsqueeze(-1)
+    observation: torch.distributions.Distribution = model.likelihood.distribution(f, noise)
+    return observation
+
+
+def class_probabilities(observation: torch.distributions.Distribution) -> Tensor:
+    """Return probabilities with one column per class, also for a Bernoulli."""
+    probabilities: Tensor = observation.probs  # type: ignore[attr-defined]
+    if isinstance(observation, torch.distributions.Bernoulli):
+        return torch.stack([1 - probabilities, probabilities], dim=-1)
+    return probabilities
+
+
+@torch.no_grad()
+def log_likelihood(model: BNN, f: Tensor, noise: Tensor | None, y: Tensor) -> Tensor:
+    """Return log p(y | x, w) for every draw and row, shape ``(draws, rows)``."""
+    value: Tensor = observation_distribution(model, f, noise).log_prob(y)
+    if value.shape != (len(f), len(y)):
+        raise ConfigError(
+            f"the log-likelihood has shape {tuple(value.shape)} instead of {(len(f), len(y))}."
+        )
+    return value
+
+
+def log_predictive_density(log_likelihoods: Tensor) -> Tensor:
+    """Return the log of the average likelihood over draws, per row."""
+    return log_likelihoods.logsumexp(0) - math.log(len(log_likelihoods))
+
+
+def _entropy(probabilities: Tensor) -> Tensor:
+    return torch.special.entr(probabilities).sum(-1)
+
+
+def _numpy(value: Tensor) -> Array:
+    result: Array = value.cpu().double().numpy()
+    return result
+
+
+@torch.no_grad()
+def log_densities(model: BNN, guide: Guide, draws: Draws) -> tuple[Tensor, Tensor]:
+    """Return the log prior and the log posterior density of the guide, one number per draw."""
+
+    def prior(site_values: dict[str, Tensor]) -> Tensor:
+        return _log_density(model.sample_slots, site_values)
+
+    def posterior(site_values: dict[str, Tensor]) -> Tensor:
+        return _log_density(guide.sample_sites, site_values)
+
+    with pyro.validation_enabled(False):
+        return torch.vmap(prior)(draws.sites), torch.vmap(posterior)(draws.sites)
+
+
+def _log_density(program: Callable[[], object], site_values: dict[str, Tensor]) -> Tensor:
+    conditioned = poutine.condition(program, data=site_values)
+    total: Tensor = poutine.trace(conditioned).get_trace().log_prob_sum()
+    return total

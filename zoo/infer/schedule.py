@@ -1,0 +1,48 @@
+"""What changes during training, as pure functions of the step: nothing to store, nothing to drift."""
+
+import functools
+import math
+
+import numpy as np
+import torch
+
+from zoo.registry import Recipe
+
+
+def lr_factor(recipe: Recipe, step: int) -> float:
+    """Learning rate at a step, relative to the start."""
+    progress = step / recipe.num_steps
+    if recipe.schedule == "linear":
+        return min(1.0, 2.0 * (1.0 - progress))
+    if recipe.schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    return 1.0
+
+
+def kl_weight(recipe: Recipe, step: int) -> float:
+    """Weight of the KL at a step: linear from zero to one during the warm-up."""
+    warmup = recipe.kl_warmup * recipe.num_steps
+    return min(1.0, step / warmup) if warmup > 0 else 1.0
+
+
+def batch_rows(num_rows: int, batch_size: int, step: int, seed: int) -> torch.Tensor:
+    """Rows of the mini-batch of a step.
+
+    Every epoch is one random partition of the rows, which depends on the seed and the number of the
+    epoch alone, so that a resumed run sees the same batches. The last batch may be smaller.
+    """
+    batch_size = min(batch_size, num_rows)
+    epoch, position = divmod(step, math.ceil(num_rows / batch_size))
+    order = _epoch_order(num_rows, epoch, seed)
+    return order[position * batch_size : (position + 1) * batch_size]
+
+
+@functools.lru_cache(maxsize=1)
+def _epoch_order(num_rows: int, epoch: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(child_seed(seed, epoch))
+    return torch.randperm(num_rows, generator=generator)
+
+
+def child_seed(seed: int, stream: int) -> int:
+    """Derive the seed of an independent stream of random numbers."""
+    return int(np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,328 @@
+"""Stochastic variational inference: the one training loop of the zoo."""
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pyro
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from guides.base import Guide
+from zoo.bnn import BNN
+from zoo.errors import ZooError
+from zoo.infer.interrupt import StopSignal
+from zoo.infer.objective import Objective, estimate_elbo, total_divergence
+from zoo.infer.schedule import batch_rows, child_seed, kl_weight, lr_factor
+from zoo.registry import Recipe
+
+#: Streams of random numbers derived from the seed of a run. Epochs count up from zero.
+NOISE_STREAM = 1_000_000_007
+#: Seconds between two updates of the progress bar; only then is a value read from the device.
+REFRESH_SECONDS = 0.5
+#: Steps between two looks at whether the loss is still finite.
+FINITE_EVERY = 50
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by a signal, after the state had been handed to the checkpoint."""
+
+
+class DivergedError(ZooError):
+    """The loss is not a finite number any more."""
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop when the ELBO on held-out rows has not improved for a while.
+
+    Attributes
+    ----------
+    x, y
+        The held-out rows.
+    patience
+        Number of evaluations without improvement after which training stops.
+    every
+        Steps between two evaluations.
+    """
+
+    x: Tensor
+    y: Tensor
+    patience: int = 10
+    every: int = 100
+
+
+@dataclass
+class Progress:
+    """Where training stands, beyond the parameters themselves."""
+
+    step: int = 0
+    losses: list[Tensor] = field(default_factory=list)
+    best_loss: float = math.inf
+    evaluations_since_best: int = 0
+    best: dict[str, Tensor] = field(default_factory=dict)
+    stopped: bool = False
+    seconds: float = 0.0
+
+
+class SVI:
+    """Fits a guide to a model by gradient ascent on the ELBO.
+
+    The state of a run is its parameters, optimizer, random number generator and `Progress`; everything
+    else is a function of the step. `state` and `load_state` move it through a mapping of tensors, and
+    a run that was stopped and loaded continues to the same bits as one that was not.
+
+    Parameters
+    ----------
+    model, guide
+        What to fit.
+    x, y
+        All training rows, on the device to train on.
+    recipe
+        Steps, learning rate, schedule, warm-up, clipping.
+    seed
+        Decides batches and noise.
+    num_particles
+        Posterior draws per step.
+    early_stopping
+        Held-out rows and patience, or None.
+    """
+
+    def __init__(
+        self,
+        model: BNN,
+        guide: Guide,
+        x: Tensor,
+        y: Tensor,
+        *,
+        recipe: Recipe,
+        seed: int,
+        num_particles: int = 1,
+        early_stopping: EarlyStopping | None = None,
+    ) -> None:
+        self.objective = Objective(model, guide, num_particles).to(x.device)
+        self.x, self.y = x, y
+        self.recipe, self.seed = recipe, seed
+        self.early_stopping = early_stopping
+        self.progress = Progress()
+        self.parameters = [p for p in self.objective.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=recipe.lr, fused=True)
+        self._rng = _seeded_rng(child_seed(seed, NOISE_STREAM), x.device)
+
+    def run(
+        self,
+        *,
+        progress_bar: bool | None = None,
+        checkpoint_every: int = 500,
+        on_checkpoint: Callable[["SVI"], None] | None = None,
+    ) -> Tensor:
+        """Train until the last step and return the loss of every step.
+
+        Parameters
+        ----------
+        progress_bar
+            Whether to show one; by default only on a terminal.
+        checkpoint_every
+            Steps between two calls of ``on_checkpoint``.
+        on_checkpoint
+            Called with this object between two steps.
+
+        Raises
+        ------
+        Interrupted
+            After SIGINT or SIGTERM, once ``on_checkpoint`` has been called.
+        """
+        save = on_checkpoint or (lambda svi: None)
+        self.objective.train()
+        with (
+            StopSignal() as stop,
+            pyro.settings.context(module_local_params=True),
+            self._own_rng(),
+            self._bar(progress_bar) as bar,
+        ):
+            while not self._finished():
+                started = time.monotonic()
+                self._step()
+                self.progress.seconds += time.monotonic() - started
+                bar.advance()
+                if self.progress.step % FINITE_EVERY == 0 or self._finished():
+                    self._check_finite()
+                if self.progress.step % checkpoint_every == 0 or stop.requested:
+                    save(self)
+                if stop.requested:
+                    raise Interrupted
+        self._restore_best()
+        self.objective.eval()
+        return torch.stack(self.progress.losses).cpu() if self.progress.losses else torch.zeros(0)
+
+    def _finished(self) -> bool:
+        return self.progress.stopped or self.progress.step >= self.recipe.num_steps
+
+    def _step(self) -> None:
+        step = self.progress.step
+        rows = batch_rows(len(self.x), self.recipe.batch_size, step, self.seed).to(self.x.device)
+        self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.lr * lr_factor(self.recipe, step)
+        # Pyro's checks cost more than the mathematics of a small network; the first step has them all.
+        with pyro.validation_enabled(not self.progress.losses):
+            loss = self.objective(self.x[rows], self.y[rows])
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.recipe.grad_clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.grad_clip)
+        self.optimizer.step()
+        self.progress.losses.append(loss.detach())
+        self.progress.step += 1
+        self._maybe_evaluate()
+
+    def _check_finite(self) -> None:
+        if not torch.isfinite(self.progress.losses[-1]):
+            raise DivergedError(
+                f"the loss is not finite at step {self.progress.step}. Try a smaller learning rate "
+                f"(now {self.recipe.lr}), gradient clipping, or float64."
+            )
+
+    # ------------------------------------------------------------------ early stopping
+
+    def _maybe_evaluate(self) -> None:
+        held_out, progress = self.early_stopping, self.progress
+        if held_out is None or progress.step % held_out.every:
+            return
+        if kl_weight(self.recipe, progress.step) < 1:  # a loss without its KL always looks better
+            return
+        loss = -estimate_elbo(self.objective.model, self.objective.guide, held_out.x, held_out.y)
+        self.objective.train()
+        if loss < progress.best_loss:
+            progress.best_loss, progress.evaluations_since_best = loss, 0
+            progress.best = {k: v.detach().clone() for k, v in self._trained().items()}
+        else:
+            progress.evaluations_since_best += 1
+            progress.stopped = progress.evaluations_since_best >= held_out.patience
+
+    def _trained(self) -> dict[str, Tensor]:
+        """Everything that training changes: parameters and buffers such as running statistics."""
+        return dict(self.objective.state_dict(keep_vars=True))
+
+    def _restore_best(self) -> None:
+        if self.progress.best:
+            self.objective.load_state_dict(self.progress.best)
+
+    # ------------------------------------------------------------------ state
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Return the tensors and the numbers that a resumed run needs."""
+        progress = self.progress
+        tensors = {f"objective.{k}": v.detach() for k, v in self._trained().items()}
+        for index, slot in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{key}": value for key, value in slot.items()}
+        tensors |= {f"best.{k}": v for k, v in progress.best.items()}
+        tensors |= {f"rng.{k}": v for k, v in _get_rng(self.x.device).items()}
+        if progress.losses:
+            tensors["losses"] = torch.stack(progress.losses)
+        numbers = {
+            "step": progress.step,
+            "best_loss": progress.best_loss,
+            "evaluations_since_best": progress.evaluations_since_best,
+            "stopped": progress.stopped,
+            "seconds": progress.seconds,
+        }
+        return tensors, numbers
+
+    def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, float]) -> None:
+        """Continue from what `state` returned."""
+        device = self.x.device
+        moved = {k: v if k.startswith("rng.") else v.to(device) for k, v in tensors.items()}
+        self.objective.load_state_dict(_under("objective.", moved))
+        slots: dict[int, dict[str, Tensor]] = {}
+        for key, value in _under("optimizer.", moved).items():
+            index, _, name = key.partition(".")
+            slots.setdefault(int(index), {})[name] = value
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": slots})
+        self._rng = _under("rng.", moved)
+        self.progress = Progress(
+            step=int(numbers["step"]),
+            losses=list(moved["losses"]) if "losses" in moved else [],
+            best_loss=float(numbers["best_loss"]),
+            evaluations_since_best=int(numbers["evaluations_since_best"]),
+            best=_under("best.", moved),
+            stopped=bool(numbers["stopped"]),
+            seconds=float(numbers["seconds"]),
+        )
+
+    @contextlib.contextmanager
+    def _own_rng(self) -> Iterator[None]:
+        """Use this run's random numbers, and give the caller's back afterwards."""
+        caller = _get_rng(self.x.device)
+        _set_rng(self._rng, self.x.device)
+        try:
+            yield
+        finally:
+            self._rng = _get_rng(self.x.device)
+            _set_rng(caller, self.x.device)
+
+    @contextlib.contextmanager
+    def _bar(self, wanted: bool | None) -> Iterator["_Bar"]:
+        shown = sys.stderr.isatty() if wanted is None else wanted
+        bar = _Bar(self, shown)
+        try:
+            yield bar
+        finally:
+            bar.close()
+
+
+class _Bar:
+    """Progress bar with ELBO, KL and speed, updated at most twice a second."""
+
+    def __init__(self, svi: SVI, shown: bool) -> None:
+        self.svi = svi
+        self.bar = tqdm(
+            total=svi.recipe.num_steps,
+            initial=svi.progress.step,
+            disable=not shown,
+            unit="step",
+            mininterval=REFRESH_SECONDS,
+        )
+        self.refreshed = time.monotonic()
+
+    def advance(self) -> None:
+        if self.bar.disable:
+            return
+        self.bar.update(1)
+        if time.monotonic() - self.refreshed < REFRESH_SECONDS:
+            return
+        self.refreshed = time.monotonic()
+        recent = torch.stack(self.svi.progress.losses[-50:]).mean()
+        kl = total_divergence(self.svi.objective.model, self.svi.objective.guide)
+        self.bar.set_postfix_str(f"ELBO {-float(recent):.5g}, KL {kl:.5g}", refresh=False)
+
+    def close(self) -> None:
+        self.bar.close()
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _get_rng(device: torch.device) -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def _set_rng(state: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def _seeded_rng(seed: int, device: torch.device) -> dict[str, Tensor]:
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        return _get_rng(device)

@@ -1,0 +1,41 @@
+r"""Independent Gaussian posteriors: the baseline of Bayesian deep learning.
+
+Model and posterior, for every weight :math:`w_i` of the network :math:`f_w`:
+
+.. math::
+    w_i \sim N(0, 1), \qquad y_n \sim p(y \mid f_w(x_n)), \qquad q(w_i) = N(\mu_i, \sigma_i^2)
+
+.. math::
+    \mathrm{KL}(q \| p) = \sum_i \tfrac12 (\sigma_i^2 + \mu_i^2 - \log \sigma_i^2 - 1)
+
+Use it as the first thing to try and as the yardstick for the rest. It is exact for the means of a
+linear model, and gives the standard deviations of the best factorised posterior, which are too small
+where weights are correlated. On wide networks a standard normal prior is strong: the posterior of many
+weights stays at the prior, and the fit is smoother than that of the same network trained as a point.
+
+Reference: Graves (2011), *Practical Variational Inference for Neural Networks*, NIPS.
+"""
+
+from typing import Unpack
+
+from torch import nn
+
+from zoo.bnn import BNN, BNNOptions
+from zoo.likelihoods import Likelihood
+from zoo.registry import Recipe, register
+
+PRIORS = {"*": "Normal(0, 1)"}
+
+
+@register(
+    priors=PRIORS,
+    recipe=Recipe(num_steps=3000, batch_size=128, lr=3e-3, kl_warmup=0.25, init_scale=0.05),
+    reference="Graves (2011), Practical Variational Inference for Neural Networks",
+    exactness="mean_field",
+    truth="exact",
+    truth_problem=("linear", "linear"),
+    analytic_kl=True,
+)
+def mean_field(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
+    """Build the model: standard normal priors on every weight and bias."""
+    return BNN(net, likelihood, default_priors=PRIORS, **options)

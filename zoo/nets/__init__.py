@@ -1,0 +1,7 @@
+"""Networks: plain torch modules, and the short text that names them on the command line."""
+
+from zoo.nets.lenet import lenet5
+from zoo.nets.mlp import mlp
+from zoo.nets.spec import NETS, build_net
+
+__all__ = ["NETS", "build_net", "lenet5", "mlp"]

@@ -1,0 +1,170 @@
+"""The text that names a network: ``mlp:64-100-10``, ``lenet5``, ``module:my_net.py:build``."""
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from zoo.errors import ConfigError, unknown_name
+from zoo.nets.lenet import lenet5
+from zoo.nets.mlp import ACTIVATIONS, mlp
+
+#: Hidden units of the network that is used when none is asked for.
+DEFAULT_HIDDEN = 100
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a network must accept and return."""
+
+    num_inputs: int
+    num_outputs: int
+    image_shape: tuple[int, int, int] | None = None
+
+
+def build_net(
+    spec: str,
+    num_inputs: int,
+    num_outputs: int,
+    image_shape: tuple[int, int, int] | None = None,
+) -> nn.Module:
+    """Build the network that a text names, for given numbers of inputs and outputs.
+
+    Parameters
+    ----------
+    spec
+        ``mlp``, ``mlp:64-100-10``, ``mlp:64-100-10:tanh``, ``linear``, ``lenet300``, ``lenet5``, or
+        ``module:path.py:function``, which imports the file and calls the function.
+    num_inputs, num_outputs, image_shape
+        What the data and the likelihood need.
+    """
+    name, _, argument = spec.partition(":")
+    if name not in NETS:
+        raise unknown_name("network", spec, [NETS_HELP[key] for key in NETS])
+    return NETS[name](argument, Shape(num_inputs, num_outputs, image_shape))
+
+
+def _mlp(argument: str, shape: Shape) -> nn.Module:
+    sizes_text, _, activation = argument.partition(":")
+    activation = activation or "relu"
+    if activation not in ACTIVATIONS:
+        raise unknown_name("activation", activation, ACTIVATIONS)
+    if not sizes_text:
+        return mlp([shape.num_inputs, DEFAULT_HIDDEN, shape.num_outputs], activation)
+    pieces = sizes_text.split("-")
+    if len(pieces) < 2 or not all(p.isascii() and p.isdigit() and 0 < int(p) < 10**7 for p in pieces):
+        raise ConfigError(
+            f"the sizes of a network are positive numbers joined by '-', like mlp:64-100-10. "
+            f"Got 'mlp:{argument}'."
+        )
+    sizes = [int(piece) for piece in pieces]
+    for what, got, wanted in (
+        ("inputs", sizes[0], shape.num_inputs),
+        ("outputs", sizes[-1], shape.num_outputs),
+    ):
+        if got != wanted:
+            raise ConfigError(
+                f"the network 'mlp:{argument}' has {got} {what}, but data and likelihood need "
+                f"{wanted}: mlp:{shape.num_inputs}-...-{shape.num_outputs}."
+            )
+    return mlp(sizes, activation)
+
+
+def _linear(argument: str, shape: Shape) -> nn.Module:
+    _refuse_argument("linear", argument)
+    return mlp([shape.num_inputs, shape.num_outputs])
+
+
+def _lenet300(argument: str, shape: Shape) -> nn.Module:
+    _refuse_argument("lenet300", argument)
+    return mlp([shape.num_inputs, 300, 100, shape.num_outputs])
+
+
+def _lenet5(argument: str, shape: Shape) -> nn.Module:
+    _refuse_argument("lenet5", argument)
+    if shape.image_shape is None or min(shape.image_shape[1:]) < 16:
+        raise ConfigError(
+            "the network 'lenet5' needs images of at least 16x16 pixels. "
+            f"The data have {shape.image_shape or f'{shape.num_inputs} features and no image shape'}."
+        )
+    return lenet5(shape.image_shape, shape.num_outputs)
+
+
+def _module(argument: str, shape: Shape) -> nn.Module:
+    path_text, _, function_name = argument.rpartition(":")
+    if not path_text or not function_name:
+        raise ConfigError(
+            f"a network of your own is named module:path.py:function. Got 'module:{argument}'."
+        )
+    function = _load_function(Path(path_text), function_name)
+    wanted = {
+        "num_inputs": shape.num_inputs,
+        "num_outputs": shape.num_outputs,
+        "image_shape": shape.image_shape,
+    }
+    accepted = inspect.signature(function).parameters
+    unknown = [
+        name
+        for name, parameter in accepted.items()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        and name not in wanted
+    ]
+    if unknown:
+        raise ConfigError(
+            f"the function {function_name!r} may take {', '.join(wanted)}, but it asks for "
+            f"{', '.join(unknown)}."
+        )
+    net = function(**{name: value for name, value in wanted.items() if name in accepted})
+    if not isinstance(net, nn.Module):
+        raise ConfigError(
+            f"the function {function_name!r} must return a torch.nn.Module. "
+            f"It returned {type(net).__name__}."
+        )
+    return net
+
+
+def _load_function(path: Path, name: str) -> Callable[..., object]:
+    if not path.is_file():
+        raise ConfigError(f"there is no file {str(path)!r} to take the network {name!r} from.")
+    module_spec = importlib.util.spec_from_file_location(f"zoo_user_net_{path.stem}", path)
+    if module_spec is None or module_spec.loader is None:
+        raise ConfigError(f"the file {str(path)!r} is not a Python module (it must end in .py).")
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+    except (SyntaxError, ImportError, NameError, AttributeError) as error:
+        raise ConfigError(f"the file {str(path)!r} cannot be imported: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise ConfigError(
+            f"the file {str(path)!r} has no function {name!r}. Functions: {', '.join(known) or 'none'}."
+        )
+    return function
+
+
+def _refuse_argument(name: str, argument: str) -> None:
+    if argument:
+        raise ConfigError(f"the network {name!r} takes no sizes. Got '{name}:{argument}'.")
+
+
+NETS: dict[str, Callable[[str, Shape], nn.Module]] = {
+    "mlp": _mlp,
+    "linear": _linear,
+    "lenet300": _lenet300,
+    "lenet5": _lenet5,
+    "module": _module,
+}
+
+#: How each network is written.
+NETS_HELP: dict[str, str] = {
+    "mlp": "mlp:64-100-10",
+    "linear": "linear",
+    "lenet300": "lenet300",
+    "lenet5": "lenet5",
+    "module": "module:path.py:function",
+}

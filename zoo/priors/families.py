@@ -1,0 +1,275 @@
+"""What a prior may be called, which parameters it takes and where its values live.
+
+Two kinds of family share one interface. A *plain* family is any univariate continuous distribution
+of Pyro or of `zoo.distributions`: parameter names come from its signature and ranges from its
+``arg_constraints``, so there is no second list to keep. A *structured* family is a small Pyro program
+of several sites, one file each in this folder (see `zoo.priors.structured`).
+"""
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyro.distributions
+import torch
+from torch.distributions import Distribution, constraints, transform_to
+
+import zoo.distributions
+from zoo.errors import PriorError, did_you_mean
+
+if TYPE_CHECKING:
+    from zoo.priors.spec import Value
+
+#: Marks a parameter that has no default.
+REQUIRED = object()
+
+#: Shown when a name is unknown: the ones most people want.
+COMMON = (
+    "Normal, Laplace, StudentT, Cauchy, Horseshoe, NormalJeffreys, LogUniform; "
+    "for scales HalfNormal, HalfCauchy, Gamma, InverseGamma, LogNormal, Exponential"
+)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a family: its default and what it accepts."""
+
+    name: str
+    default: Any = REQUIRED
+    constraint: constraints.Constraint | None = None
+    choices: tuple[str, ...] = ()
+    is_list: bool = False
+
+    @property
+    def accepts(self) -> str:
+        """What the parameter accepts, in words."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.is_list:
+            return "a list of numbers like [-0.2, 0, 0.2]"
+        return "a number" + (
+            "" if self.constraint is None else f" that is {describe(self.constraint)}"
+        )
+
+
+@dataclass(frozen=True)
+class Family:
+    """A named family of priors.
+
+    Attributes
+    ----------
+    name
+        How users call it.
+    parameters
+        Its parameters, in signature order.
+    cls
+        The distribution class, or the class of the structured prior.
+    structured
+        Whether it is a program of several sites.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    cls: type = field(repr=False)
+    structured: bool = False
+
+    def bind(self, positional: Sequence["Value"], keywords: Mapping[str, "Value"]) -> "dict[str, Value]":
+        """Assign values to parameters as Python would, with messages a user can act on."""
+        names = [parameter.name for parameter in self.parameters]
+        if len(positional) > len(names):
+            raise PriorError(
+                f"{self.name} takes {len(names)} parameters ({', '.join(names) or 'none'}). "
+                f"Got {len(positional)}."
+            )
+        given = dict(zip(names, positional, strict=False))
+        for name, value in keywords.items():
+            if name not in names:
+                raise PriorError(
+                    f"{self.name} has no parameter {name!r}.{did_you_mean(name, names)} "
+                    f"It takes: {', '.join(names) or 'none'}."
+                )
+            if name in given:
+                raise PriorError(f"the parameter {name!r} of {self.name} is given twice.")
+            given[name] = value
+        missing = [p.name for p in self.parameters if p.default is REQUIRED and p.name not in given]
+        if missing:
+            raise PriorError(f"{self.name} needs a value for {', '.join(map(repr, missing))}.")
+        values = {p.name: given.get(p.name, p.default) for p in self.parameters}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def check(self, arguments: "Mapping[str, Value]") -> None:
+        """Check every value against its parameter's range."""
+        for parameter in self.parameters:
+            if parameter.name in arguments:  # an optional one may be left out
+                self._check_one(parameter, arguments[parameter.name])
+        if not self.structured and not any(_is_prior(value) for value in arguments.values()):
+            self._instantiate(arguments)  # relations between parameters: Uniform(low < high)
+
+    def _check_one(self, parameter: Parameter, value: "Value") -> None:
+        wrong = PriorError(
+            f"the parameter {parameter.name!r} of {self.name} must be {parameter.accepts}"
+            f"{'' if self.structured else ' or a hyper-prior'}. Got {value}."
+        )
+        if parameter.choices:
+            if value not in parameter.choices:
+                raise wrong
+        elif parameter.is_list:
+            if not isinstance(value, tuple):
+                raise wrong
+        elif _is_prior(value):
+            if self.structured:
+                raise wrong
+            self._check_hyper_prior(parameter, value)
+        elif not isinstance(value, float):
+            raise wrong
+        elif parameter.constraint is not None and not _inside(parameter.constraint, value):
+            raise wrong
+
+    def _check_hyper_prior(self, parameter: Parameter, value: Any) -> None:
+        """A hyper-prior must only produce values that its parameter accepts."""
+        if value.family.structured:
+            raise PriorError(
+                f"the structured prior {value.name} cannot be a hyper-prior of {self.name}."
+            )
+        support = value.family.support(value.arguments)
+        points = typical_points(support)
+        if parameter.constraint is not None and not parameter.constraint.check(points).all():
+            raise PriorError(
+                f"the parameter {parameter.name!r} of {self.name} must be "
+                f"{describe(parameter.constraint)}, but {value} has values that are "
+                f"{describe(support)}."
+            )
+
+    def support(self, arguments: "Mapping[str, Value]") -> constraints.Constraint:
+        """Where the values of a prior of this family live."""
+        if self.structured:
+            return constraints.real
+        return self._instantiate(arguments).support
+
+    def _instantiate(self, arguments: "Mapping[str, Value]") -> Distribution:
+        numbers = {
+            # A hyper-prior stands for one of its values.
+            name: typical_points(value.family.support(value.arguments))[0] if _is_prior(value) else
+            torch.tensor(value, dtype=torch.float64)
+            for name, value in arguments.items()
+        }
+        try:
+            distribution: Distribution = self.cls(**numbers, validate_args=True)
+        except (ValueError, NotImplementedError) as error:
+            values = ", ".join(f"{name}={value}" for name, value in arguments.items())
+            raise PriorError(f"{self.name}({values}) does not exist: {_first_line(error)}") from None
+        return distribution
+
+
+def _is_prior(value: object) -> Any:
+    return hasattr(value, "family")
+
+
+def _inside(constraint: constraints.Constraint, value: float) -> bool:
+    return bool(constraint.check(torch.tensor(value, dtype=torch.float64)))
+
+
+def typical_points(support: constraints.Constraint) -> torch.Tensor:
+    """Return points spread over a support, to compare one support with another."""
+    grid = torch.linspace(-4.0, 4.0, 9, dtype=torch.float64)
+    points: torch.Tensor = transform_to(support)(grid)
+    return points
+
+
+def describe(constraint: constraints.Constraint) -> str:
+    """Say in words where a constraint holds."""
+    if constraint is constraints.real:
+        return "real"
+    bounds = [
+        f"{word} {float(getattr(constraint, name)):g}"
+        for name, word in (("lower_bound", ">"), ("upper_bound", "<"))
+        if hasattr(constraint, name)
+    ]
+    return " and ".join(bounds) if bounds else str(constraint).lower()
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+_STRUCTURED: dict[str, Family] = {}
+
+
+def register_structured(family: Family) -> None:
+    """Add a structured family; called by the decorator in `zoo.priors.structured`."""
+    if family.name in _STRUCTURED:
+        raise ValueError(f"the structured prior {family.name!r} is registered twice")
+    _STRUCTURED[family.name] = family
+
+
+@functools.cache
+def find_family(name: str) -> Family:
+    """Return the family called ``name``.
+
+    Raises
+    ------
+    PriorError
+        If there is none, or if it cannot be a prior (discrete, multivariate, ...).
+    """
+    if name in _STRUCTURED:
+        return _STRUCTURED[name]
+    cls = _distribution_classes().get(name)
+    if cls is None:
+        known = [*_STRUCTURED, *_distribution_classes()]
+        raise PriorError(
+            f"unknown distribution {name[:60]!r}.{did_you_mean(name[:60], known)} "
+            f"Common ones: {COMMON}."
+        )
+    return _plain_family(name, cls)
+
+
+def _distribution_classes() -> dict[str, type]:
+    modules = (pyro.distributions, zoo.distributions)  # ours win when a name is in both
+    return {
+        name: getattr(module, name)
+        for module in modules
+        for name in module.__all__
+        if inspect.isclass(getattr(module, name))
+        and issubclass(getattr(module, name), Distribution)
+    }
+
+
+def _plain_family(name: str, cls: type) -> Family:
+    refuse = PriorError(
+        f"{name} cannot be a prior of a single weight: it is not a continuous univariate "
+        f"distribution with numbers as parameters. Common ones: {COMMON}."
+    )
+    declared = cls.__dict__.get("arg_constraints", getattr(cls, "arg_constraints", None))
+    signature = [
+        p
+        for p in inspect.signature(cls.__init__).parameters.values()
+        if p.name not in ("self", "validate_args")
+    ]
+    if not isinstance(declared, Mapping):  # Uniform: ranges depend on the other parameter
+        if not isinstance(declared, property):
+            raise refuse
+        declared = {p.name: constraints.real for p in signature}
+    if not all(p.name in declared and declared[p.name].event_dim <= 1 for p in signature):
+        raise refuse
+    parameters = tuple(_parameter(p, declared[p.name]) for p in signature)
+    family = Family(name, parameters, cls)
+    support = getattr(cls, "support", None)
+    if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
+        if support.is_discrete or support.event_dim:
+            raise refuse
+    elif getattr(support, "is_discrete", False) or getattr(support, "event_dim", 0):
+        raise refuse
+    return family
+
+
+def _parameter(parameter: inspect.Parameter, constraint: constraints.Constraint) -> Parameter:
+    default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        default = float(default)
+    if constraint.event_dim == 1:
+        return Parameter(parameter.name, default, is_list=True)
+    if constraints.is_dependent(constraint):
+        constraint = constraints.real
+    return Parameter(parameter.name, default, constraint)

@@ -1,0 +1,105 @@
+"""The group horseshoe prior."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from guides.group_horseshoe import GroupHorseshoe
+from zoo.priors.program import Program
+from zoo.priors.structured import StructuredPrior, structured
+from zoo.slots import Grouping, Slot
+
+
+@structured
+@dataclass(frozen=True)
+class Horseshoe(StructuredPrior):
+    r"""Half-Cauchy scales, one per group and one per slot.
+
+    .. math::
+        w_{ij} = \tilde w_{ij} \tilde z_i s, \quad \tilde w_{ij} \sim N(0, 1), \quad
+        \tilde z_i \sim C^+(0, 1), \quad s \sim C^+(0, \tau_0)
+
+    Each half-Cauchy is split into a Gamma and an inverse Gamma, :math:`\sqrt{ab} \sim C^+(0, k)` for
+    :math:`a \sim \mathrm{Gamma}(1/2, \text{scale}=k^2)`, :math:`b \sim \mathrm{InvGamma}(1/2, 1)`,
+    whose divergences from a log-normal are known in closed form.
+
+    Parameters
+    ----------
+    scale
+        The global scale :math:`\tau_0`: the smaller, the sparser.
+    group
+        Which weights share a scale.
+
+    References
+    ----------
+    Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*.
+    Carvalho, Polson and Scott (2010), *The horseshoe estimator for sparse signals*.
+    """
+
+    scale: float = 1e-5
+    group: Grouping = "auto"
+
+    ranges: ClassVar[dict[str, constraints.Constraint]] = {"scale": constraints.positive}
+
+    def program(self, slot: Slot) -> "HorseshoeProgram":
+        """Return the program with sites for the four scales and the standardised weights."""
+        return HorseshoeProgram(slot, self.scale, slot.group_shape(self.group))
+
+    def guide(self, slot: Slot, program: Program, init_scale: float) -> GroupHorseshoe:
+        """Log-normal scales, Gaussian standardised weights."""
+        return GroupHorseshoe(
+            program,
+            slot=slot.name,
+            global_scale=self.scale,
+            group_shape=slot.group_shape(self.group),
+            init={slot.name + "_base": slot.value},
+            init_scale=init_scale,
+        )
+
+
+class HorseshoeProgram(Program):
+    """Pyro program of `Horseshoe` for one slot, non-centred."""
+
+    half: Tensor
+    one: Tensor
+    zero: Tensor
+    global_rate: Tensor
+
+    def __init__(self, slot: Slot, scale: float, group_shape: torch.Size) -> None:
+        super().__init__(slot)
+        self.group_shape = group_shape
+        for name, value in {"half": 0.5, "one": 1.0, "zero": 0.0}.items():
+            self.register_buffer(name, slot.value.new_tensor(value))
+        # Gamma(1/2, scale=tau0^2): torch takes the rate.
+        self.register_buffer("global_rate", slot.value.new_tensor(scale**-2))
+
+    def forward(self) -> Tensor:
+        """Sample global scale, group scales and standardised weights; return their product."""
+        name = self.slot_name
+        groups = [self.group_shape.numel()]
+        gamma, inverse_gamma = dist.Gamma, dist.InverseGamma
+        global_a = pyro.sample(f"{name}_global_a", gamma(self.half, self.global_rate))
+        global_b = pyro.sample(f"{name}_global_b", inverse_gamma(self.half, self.one))
+        local_a = pyro.sample(
+            f"{name}_local_a", gamma(self.half, self.one).expand(groups).to_event(1)
+        )
+        local_b = pyro.sample(
+            f"{name}_local_b", inverse_gamma(self.half, self.one).expand(groups).to_event(1)
+        )
+        base = pyro.sample(
+            f"{name}_base",
+            dist.Normal(self.zero, self.one)
+            .expand(self.slot_shape)
+            .to_event(len(self.slot_shape)),
+        )
+        # Roots first: the product of four scales can leave the range of float32.
+        z = (global_a.sqrt() * global_b.sqrt()) * (local_a.sqrt() * local_b.sqrt())
+        value: Tensor = pyro.deterministic(
+            name, base * z.reshape(self.group_shape), event_dim=len(self.slot_shape)
+        )
+        return value

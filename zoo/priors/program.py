@@ -1,0 +1,68 @@
+"""Programs: priors at work. A `Program` is a Pyro program that draws the value of one slot.
+
+Constants of a prior are buffers of the program, so they follow ``.to(device)`` and no step of
+inference creates a tensor.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from zoo.priors.spec import Prior, Value
+from zoo.slots import Slot
+
+
+class Program(nn.Module):
+    """Draws the value of one slot from its prior. Calling it runs the Pyro program."""
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__()
+        self.slot_name = slot.name
+        self.slot_shape = slot.shape
+
+    @abstractmethod
+    def forward(self) -> Tensor:
+        """Sample the sites of this prior and return the slot's value."""
+
+
+class PlainProgram(Program):
+    r"""A slot with independent elements, :math:`w_i \sim p(\cdot \mid \phi)`.
+
+    Hyper-priors become scalar sites shared by the whole slot: the scale of ``Normal(0,
+    HalfCauchy(1))`` on ``0.weight`` is the site ``0.weight_scale``.
+    """
+
+    def __init__(self, slot: Slot, prior: Prior) -> None:
+        super().__init__(slot)
+        self.cls: Callable[..., Any] = prior.family.cls
+        self.hyper: dict[str, str] = {}
+        for name, value in prior.params:
+            if isinstance(value, Prior):
+                self.add_module(name, _hyper_program(slot, name, value))
+                self.hyper[name] = name
+            else:
+                self.register_buffer(name, _constant(value, slot.value))
+        self.names = [name for name, _ in prior.params]
+
+    def forward(self) -> Tensor:
+        """Sample hyper-parameters first, then the slot."""
+        values = {
+            name: getattr(self, name)() if name in self.hyper else getattr(self, name)
+            for name in self.names
+        }
+        fn = self.cls(**values).expand(self.slot_shape).to_event(len(self.slot_shape))
+        value: Tensor = pyro.sample(self.slot_name, fn)
+        return value
+
+
+def _hyper_program(slot: Slot, parameter: str, prior: Prior) -> PlainProgram:
+    scalar = Slot(f"{slot.name}_{parameter}", slot.value.new_zeros(()))
+    return PlainProgram(scalar, prior)
+
+
+def _constant(value: Value, like: Tensor) -> Tensor:
+    return torch.tensor(value, dtype=like.dtype, device=like.device)

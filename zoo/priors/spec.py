@@ -1,0 +1,155 @@
+"""`Prior`: a distribution written down as text or as a mapping, and never as code.
+
+``Normal(0, 1)``, ``StudentT(df=3, scale=0.5)``, nested ``Normal(0, HalfCauchy(1))`` and structured
+``Horseshoe(scale=1e-5, group=input)`` are the same thing as the mapping
+``{dist: Normal, loc: 0, scale: {dist: HalfCauchy, scale: 1}}``. Text is read with `ast` in expression
+mode (`zoo.calls`); nothing is evaluated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from zoo.calls import MAX_DEPTH, Argument, Call, finite_number, parse_call, short
+from zoo.errors import PriorError
+from zoo.priors.families import Family, find_family
+
+#: What a parameter of a prior may be: a number, an option, a list of numbers, or a hyper-prior.
+Value: TypeAlias = "float | str | tuple[float, ...] | Prior"
+
+
+@dataclass(frozen=True)
+class Prior:
+    """One prior with every parameter spelled out, defaults included.
+
+    Attributes
+    ----------
+    name
+        Name of the family: a Pyro distribution or a structured prior.
+    params
+        Pairs of parameter name and value, in the order of the family's signature.
+
+    Examples
+    --------
+    >>> prior = Prior.parse("Normal(0, HalfCauchy(1))")
+    >>> str(prior)
+    'Normal(loc=0, scale=HalfCauchy(scale=1))'
+    >>> Prior.parse(prior.to_dict()) == Prior.parse(str(prior)) == prior
+    True
+    """
+
+    name: str
+    params: tuple[tuple[str, Value], ...]
+
+    @classmethod
+    def parse(cls, source: "str | Mapping[str, Any] | Prior") -> "Prior":
+        """Read a prior from text or from a mapping.
+
+        Raises
+        ------
+        PriorError
+            If the source is malformed, names an unknown distribution or parameter, or gives a value
+            outside the parameter's range.
+        """
+        if isinstance(source, Prior):
+            return source
+        if isinstance(source, str):
+            return _from_call(
+                parse_call(source, what="prior", example="Normal(0, 1)", error=PriorError)
+            )
+        if isinstance(source, Mapping):
+            return _from_mapping(source, depth=1)
+        raise PriorError(
+            f"a prior is text like 'Normal(0, 1)' or a mapping like {{dist: Normal, loc: 0, scale: 1}}. "
+            f"Got {short(source)} of type {type(source).__name__}."
+        )
+
+    @property
+    def family(self) -> Family:
+        """The family this prior belongs to."""
+        return find_family(self.name)
+
+    @property
+    def arguments(self) -> dict[str, Value]:
+        """Parameter values by name."""
+        return dict(self.params)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the mapping form, made of plain types that YAML and JSON can write."""
+        return {"dist": self.name} | {name: _plain(value) for name, value in self.params}
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={_text(value)}" for name, value in self.params)
+        return f"{self.name}({arguments})"
+
+
+def _from_call(call: Call) -> Prior:
+    keywords = {name: _from_argument(argument) for name, argument in call.keywords}
+    return _complete(find_family(call.name), [*map(_from_argument, call.positional)], keywords)
+
+
+def _from_argument(argument: Argument) -> Value:
+    return _from_call(argument) if isinstance(argument, Call) else argument
+
+
+def _from_mapping(mapping: Mapping[Any, Any], depth: int) -> Prior:
+    if any(not isinstance(key, str) for key in mapping):
+        raise PriorError(f"the keys of a prior mapping must be text. Got {short(mapping)}.")
+    name = mapping.get("dist")
+    if not isinstance(name, str):
+        raise PriorError(
+            f"a prior mapping needs the key 'dist' with the name of a distribution. "
+            f"Got {short(dict(mapping))}."
+        )
+    keywords = {
+        key: _mapping_value(value, depth) for key, value in mapping.items() if key != "dist"
+    }
+    return _complete(find_family(name), [], keywords)
+
+
+def _mapping_value(value: Any, depth: int) -> Value:
+    if isinstance(value, Mapping):
+        if depth >= MAX_DEPTH:
+            raise PriorError(f"hyper-priors may be nested at most {MAX_DEPTH} deep.")
+        return _from_mapping(value, depth + 1)
+    if isinstance(value, Prior):
+        return value
+    if isinstance(value, str):
+        return _text_value(value)
+    if isinstance(value, list | tuple):
+        return tuple(finite_number(item, PriorError) for item in value)
+    return finite_number(value, PriorError)
+
+
+def _text_value(text: str) -> Value:
+    """Read text inside a mapping: a nested prior, a number (YAML reads 1e-5 as text), an option."""
+    if "(" in text:
+        return Prior.parse(text)
+    try:
+        return finite_number(float(text), PriorError)
+    except (ValueError, PriorError):
+        return text
+
+
+def _complete(family: Family, positional: list[Value], keywords: dict[str, Value]) -> Prior:
+    """Bind arguments to the family's signature, fill in the defaults and check every value."""
+    arguments = family.bind(positional, keywords)
+    family.check(arguments)
+    return Prior(family.name, tuple(arguments.items()))
+
+
+def _plain(value: Value) -> Any:
+    if isinstance(value, Prior):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return int(value)
+    return value
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    plain = _plain(value)
+    return str(value) if isinstance(value, Prior | str) else repr(plain)

@@ -1,0 +1,169 @@
+"""A run directory, and files that are either whole or not there.
+
+``config.yaml`` and ``data.json`` are written first, ``checkpoint.safetensors`` while training, and
+``metrics.json`` last: a directory without it is an unfinished run. Tensors are stored as safetensors,
+which cannot hold code.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from zoo.errors import StoreError
+
+CONFIG = "config.yaml"
+DATA = "data.json"
+CHECKPOINT = "checkpoint.safetensors"
+GUIDE = "guide.safetensors"
+POSTERIOR = "posterior.nc"
+METRICS = "metrics.json"
+GROUPS = "groups.json"
+REPORT = "report.html"
+
+#: Where runs go when no directory is named.
+RUNS = Path("runs")
+FORMAT = "1"
+
+
+class RunDirectory:
+    """The files of one run.
+
+    Parameters
+    ----------
+    path
+        The directory; it need not exist yet.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def new(cls, path: str | Path | None) -> "RunDirectory":
+        """Make an empty directory; without a path the next free number under ``runs``.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be made, or already holds a run.
+        """
+        run = cls(next_run_path(RUNS) if path is None else path)
+        with _explained(run.path):
+            run.path.mkdir(parents=True, exist_ok=True)
+            if any(run.path.iterdir()):
+                raise StoreError(
+                    f"{str(run.path)!r} is not empty. Name another directory with --out, or continue "
+                    f"an interrupted run with --resume {run.path}."
+                )
+        return run
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run was finished: its metrics are written last."""
+        return (self.path / METRICS).is_file()
+
+    def require_complete(self) -> None:
+        """Refuse a directory that does not hold a finished run."""
+        if not (self.path / CONFIG).is_file():
+            raise StoreError(f"{str(self.path)!r} is not a run directory: it has no {CONFIG}.")
+        if not self.is_complete:
+            raise StoreError(
+                f"the run in {str(self.path)!r} is not finished. Continue it with "
+                f"zoo fit --resume {self.path}"
+            )
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file atomically."""
+        with atomic_path(self.path / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file atomically."""
+        self.write_text(name, json.dumps(value, indent=2, allow_nan=True) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file of this run."""
+        path = self.path / name
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise StoreError(f"cannot read {str(path)!r}: {error}") from None
+
+    def write_tensors(
+        self, name: str, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]
+    ) -> None:
+        """Write tensors, and numbers in the file's header, atomically."""
+        header = {"format": FORMAT, "numbers": json.dumps(dict(numbers))}
+        # Views that share memory are refused by the format, and would not come back as views.
+        copies = {key: value.detach().cpu().clone() for key, value in tensors.items()}
+        with atomic_path(self.path / name) as temporary:
+            save_file(copies, temporary, metadata=header)
+
+    def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Read what `write_tensors` wrote.
+
+        Raises
+        ------
+        StoreError
+            If the file is missing, truncated, or of another format.
+        """
+        path = self.path / name
+        if not path.is_file():
+            raise StoreError(f"there is no {name} in {str(self.path)!r}.")
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            if header.get("format") != FORMAT:
+                raise StoreError(f"{str(path)!r} has format {header.get('format')}, not {FORMAT}.")
+            return tensors, json.loads(header["numbers"])
+        except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+            raise StoreError(f"{str(path)!r} is damaged or truncated: {error}") from None
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        (self.path / name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Give a temporary path to write to, and move it into place when all went well.
+
+    Killed at any moment, the old file or the new one is there, never a part. A full disk or an
+    unwritable directory ends in a `StoreError`.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _explained(path):
+        try:
+            yield temporary
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StoreError(f"cannot write {str(path)!r}: {reason}.") from None
+
+
+def next_run_path(root: Path) -> Path:
+    """Return the first numbered directory after the last one under ``root``."""
+    taken = [
+        int(child.name)
+        for child in (root.iterdir() if root.is_dir() else ())
+        if re.fullmatch(r"\d{1,9}", child.name)
+    ]
+    return root / str(max(taken, default=0) + 1)

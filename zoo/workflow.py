@@ -1,0 +1,261 @@
+"""The way from a configuration to a stored run, and back."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo import store
+from zoo.assemble import Assembly, assemble
+from zoo.config import RunConfig, dump_config, make_config, read_config
+from zoo.data import Dataset, Schema, checksum, from_arrays
+from zoo.data import load as load_data
+from zoo.errors import ConfigError, StoreError
+from zoo.fitted import Fit, training_tensors
+from zoo.infer.schedule import child_seed
+from zoo.infer.svi import SVI, EarlyStopping
+from zoo.report import render_page
+from zoo.store import RunDirectory
+from zoo.tree import write_tree
+
+VALIDATION_STREAM = 2_000_000_099
+
+
+def fit(
+    method: str,
+    X: Any = None,
+    y: Any = None,
+    *,
+    data: str | Dataset | None = None,
+    net: str | nn.Module = "mlp",
+    out: str | Path | None = None,
+    progress_bar: bool | None = None,
+    **options: Any,
+) -> Fit:
+    """Fit a method of the zoo.
+
+    Parameters
+    ----------
+    method
+        See `zoo.list_models`.
+    X, y
+        Arrays to train on, used as they are; or else ``data``.
+    data
+        Name of a data set, path of a table, or a `zoo.data.Dataset`.
+    net
+        Text such as ``"mlp:64-100-10"``, or any torch network.
+    out
+        Directory to write the run to; nothing is written when None.
+    progress_bar
+        By default one is shown on a terminal.
+    **options
+        Every other field of `zoo.config.RunConfig`: ``priors``, ``likelihood``, ``seed``, ...
+
+    Examples
+    --------
+    >>> import zoo
+    >>> fitted = zoo.fit("mean_field", data="diabetes", num_steps=20, num_samples=10)
+    >>> fitted.losses.shape
+    torch.Size([20])
+    """
+    if (X is None) == (data is None):
+        raise ConfigError("give either X and y, or data=.")
+    config = make_config(
+        method=method,
+        data=data if isinstance(data, str) else None,
+        net=net if isinstance(net, str) else None,
+        **options,
+    )
+    if X is not None:
+        data = from_arrays(X, y, task=config.task)
+    return run(
+        config,
+        dataset=data if isinstance(data, Dataset) else None,
+        net=net if isinstance(net, nn.Module) else None,
+        directory=None if out is None else RunDirectory.new(out),
+        progress_bar=progress_bar,
+    )
+
+
+def run(
+    config: RunConfig,
+    *,
+    dataset: Dataset | None = None,
+    net: nn.Module | None = None,
+    directory: RunDirectory | None = None,
+    progress_bar: bool | None = None,
+) -> Fit:
+    """Run a configuration from the start, and store it if a directory is given."""
+    dataset = dataset or _load_dataset(config)
+    assembly, svi = _prepare(config, dataset, net)
+    if directory is not None:
+        directory.write_json(store.DATA, dataset.schema.to_dict())
+        directory.write_text(store.CONFIG, dump_config(assembly.config))
+    return _finish(assembly, svi, dataset, directory, progress_bar)
+
+
+def resume(
+    directory: RunDirectory, *, net: nn.Module | None = None, progress_bar: bool | None = None
+) -> Fit:
+    """Continue an interrupted run from its last checkpoint, to the same bits as without a break."""
+    if directory.is_complete:
+        raise StoreError(f"the run in {str(directory.path)!r} is finished: nothing to resume.")
+    config = make_config(**read_config(directory.path / store.CONFIG))
+    dataset = _load_dataset(config)
+    assembly, svi = _prepare(config, dataset, net)
+    if (directory.path / store.CHECKPOINT).exists():
+        svi.load_state(*directory.read_tensors(store.CHECKPOINT))
+    return _finish(assembly, svi, dataset, directory, progress_bar)
+
+
+def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
+    """Load a finished run.
+
+    Parameters
+    ----------
+    path
+        The run directory.
+    net
+        The network, if the run was made with a network object instead of a text.
+    """
+    directory = RunDirectory(path)
+    directory.require_complete()
+    config = make_config(**read_config(directory.path / store.CONFIG))
+    schema = Schema.from_dict(directory.read_json(store.DATA))
+    tensors, numbers = directory.read_tensors(store.GUIDE)
+    assembly = assemble(config, schema, num_data=int(numbers["num_data"]), net=net)
+    for part, module in (("model.", assembly.model), ("guide.", assembly.guide)):
+        own = {k.removeprefix(part): v for k, v in tensors.items() if k.startswith(part)}
+        try:
+            module.load_state_dict(own)
+        except RuntimeError as error:
+            raise StoreError(
+                f"{str(directory.path / store.GUIDE)!r} does not fit the model of its configuration: "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from None
+    return Fit(assembly, schema, tensors["losses"], numbers["seconds"], directory.path)
+
+
+def save(fitted: Fit, out: str | Path, dataset: Dataset) -> Fit:
+    """Write a fit that was made in memory to a run directory."""
+    directory = RunDirectory.new(out)
+    directory.write_json(store.DATA, dataset.schema.to_dict())
+    directory.write_text(store.CONFIG, dump_config(fitted.config))
+    return _write_outputs(fitted, directory, dataset)
+
+
+def _load_dataset(config: RunConfig) -> Dataset:
+    if config.data is None:
+        raise ConfigError("the configuration names no data: give data=, for example 'digits'.")
+    dataset = load_data(
+        config.data,
+        target=config.target,
+        task=config.task,
+        missing=config.missing,
+        ignore=config.ignore,
+        test_fraction=config.test_fraction,
+        seed=config.seed,
+    )
+    if config.data_sha256 not in (None, checksum(dataset)):
+        raise ConfigError(
+            f"the data {config.data!r} are not those of the configuration: their SHA-256 is "
+            f"{checksum(dataset)}, not {config.data_sha256}. Remove data_sha256 to use them anyway."
+        )
+    return dataset
+
+
+def _prepare(
+    config: RunConfig, dataset: Dataset, net: nn.Module | None
+) -> tuple[Assembly, SVI]:
+    config = config.model_copy(update={"data_sha256": checksum(dataset)})
+    train, held_out = _split_validation(config, len(dataset.X_train))
+    assembly = assemble(config, dataset.schema, num_data=len(train), net=net)
+    x, y = training_tensors(assembly, dataset)
+    recipe = assembly.config.recipe(assembly.entry)
+    stopping = None
+    if len(held_out):
+        stopping = EarlyStopping(
+            x[held_out],
+            y[held_out],
+            patience=config.patience,
+            every=max(1, math.ceil(len(train) / recipe.batch_size)),
+        )
+    svi = SVI(
+        assembly.model,
+        assembly.guide,
+        x[train],
+        y[train],
+        recipe=recipe,
+        seed=config.seed,
+        num_particles=config.num_particles,
+        early_stopping=stopping,
+    )
+    return assembly, svi
+
+
+def _split_validation(config: RunConfig, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Return rows to train on and rows held out for early stopping."""
+    num_held_out = round(config.validation_fraction * num_rows)
+    if num_held_out >= num_rows:
+        raise ConfigError(
+            f"validation_fraction={config.validation_fraction} of {num_rows} rows leaves none to "
+            "train on."
+        )
+    generator = torch.Generator().manual_seed(child_seed(config.seed, VALIDATION_STREAM))
+    order = torch.randperm(num_rows, generator=generator)
+    return order[num_held_out:].sort().values, order[:num_held_out].sort().values
+
+
+def _finish(
+    assembly: Assembly,
+    svi: SVI,
+    dataset: Dataset,
+    directory: RunDirectory | None,
+    progress_bar: bool | None,
+) -> Fit:
+    """Train to the end, with checkpoints if there is a directory, and write the results."""
+
+    def checkpoint(svi: SVI) -> None:
+        if directory is not None:
+            directory.write_tensors(store.CHECKPOINT, *svi.state())
+
+    losses = svi.run(
+        progress_bar=progress_bar,
+        checkpoint_every=assembly.config.checkpoint_every,
+        on_checkpoint=checkpoint,
+    )
+    fitted = Fit(assembly, dataset.schema, losses, svi.progress.seconds)
+    return fitted if directory is None else _write_outputs(fitted, directory, dataset)
+
+
+def _write_outputs(fitted: Fit, directory: RunDirectory, dataset: Dataset) -> Fit:
+    """Write everything that a finished run holds; the metrics last, because they mark its end."""
+    assembly = fitted.assembly
+    states = {"model": assembly.model.state_dict(), "guide": assembly.guide.state_dict()}
+    tensors = {f"{part}.{k}": v for part, state in states.items() for k, v in state.items()}
+    directory.write_tensors(
+        store.GUIDE,
+        tensors | {"losses": fitted.losses},
+        {"num_data": assembly.model.num_data, "seconds": fitted.seconds},
+    )
+    groups = fitted.groups(dataset)
+    metrics = fitted.metrics(dataset, groups)
+    with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
+        write_tree(fitted.tree(dataset), temporary)
+    directory.write_json(store.GROUPS, groups.to_dict())
+    page = render_page(
+        config=fitted.config.model_dump(mode="json"),
+        priors={name: str(prior) for name, prior in assembly.model.priors.items()},
+        metrics=metrics,
+        groups=groups.to_dict(),
+        losses=fitted.losses.numpy(),
+        summary=assembly.entry.summary,
+        reference=assembly.entry.reference,
+    )
+    directory.write_text(store.REPORT, page)
+    directory.write_json(store.METRICS, metrics)
+    directory.remove(store.CHECKPOINT)
+    return replace(fitted, path=directory.path)
