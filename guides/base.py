@@ -61,14 +61,17 @@ class Composite(Guide):
         assert isinstance(part, Guide)
         return part
 
+    def _guides(self) -> list[Guide]:
+        return [part for part in self.parts.values() if isinstance(part, Guide)]
+
     def sample_sites(self) -> dict[str, Tensor]:
         """Sample the sites of every part."""
         values: dict[str, Tensor] = {}
-        for part in self.parts.values():
+        for part in self._guides():
             values |= part.sample_sites()
         return values
 
     @property
     def plate_nesting(self) -> int:
         """Number of plate dimensions of the deepest part."""
-        return max((part.plate_nesting for part in self.parts.values()), default=0)
+        return max((part.plate_nesting for part in self._guides()), default=0)

@@ -4,8 +4,7 @@ The truncated families are those of structured Bayesian pruning (Neklyudov, Molc
 Vetrov, *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*, NIPS 2017). The
 textbook formulas subtract numbers near exp(-β²/2) and lose every digit as soon as `loc` leaves
 the window, so integrals over the window are taken relative to the highest point of the density
-(`_Window`) and draws relative to the nearest bound (`_solve_tail`). Arithmetic is float64
-throughout; results come back in the dtype of the parameters.
+(`_Window`) and draws relative to the nearest bound (`_solve_tail`), in float64 throughout.
 
 Importing the module registers the divergences on the *torch* classes; Pyro's inherit from them.
 """
@@ -134,12 +133,12 @@ def _solve_tail(
     those of the implicit reparameterisation, with φ(x) = φ(x) M'(x) − x Φ(x) inserted so that
     the terms of order 1 cancel on paper.
     """
-    mills_beta = _mills(beta)
-    mills_alpha = _mills(beta - width)
+    mills_beta, mills_alpha = _mills(beta), _mills(beta - width)
     log_ratio = mills_alpha.log() - mills_beta.log() + width * (beta - 0.5 * width)
-    depth = -torch.log1p(rest * torch.expm1(log_ratio))
+    share = u + rest * log_ratio.exp()
+    depth = -torch.where(u < 0.5, share.log(), torch.log1p(rest * torch.expm1(log_ratio)))
     s = 2 * depth / ((beta * beta + 2 * depth).sqrt() - beta)
-    for _ in range(8):
+    for _ in range(5):
         s = torch.minimum(s.clamp(min=0.0), width)
         mills = _mills(beta - s)
         s = s + (mills.log() - mills_beta.log() + s * (beta - 0.5 * s) + depth) * mills
@@ -228,7 +227,7 @@ class _Truncated(TorchDistribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(type(self), _instance)  # type: ignore[no-untyped-call]
+        new: Any = self._get_checked_instance(type(self), _instance)
         for name in ("loc", "scale", "low", "high"):
             setattr(new, name, getattr(self, name).expand(batch_shape))
         new._core = self._core
@@ -249,7 +248,7 @@ class _Truncated(TorchDistribution):
     def _quantile(self, u: Tensor) -> Tensor:
         u = u.double().expand(np.broadcast_shapes(u.shape, self.batch_shape))
         parameters = [parameter.expand_as(u) for parameter in self._double()]
-        return cast(Tensor, _Implicit.apply(*_solve(u, *parameters), *parameters))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _Implicit.apply(*_solve(u, *parameters), *parameters))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Draw, with gradients through all parameters."""
@@ -294,7 +293,7 @@ class TruncatedNormal(_Truncated):
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
         """Return the closed interval [low, high]."""
-        return constraints.interval(self.low, self.high)  # type: ignore[no-untyped-call]
+        return constraints.interval(self.low, self.high)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density, −∞ outside the window."""
@@ -353,7 +352,7 @@ class TruncatedLogNormal(_Truncated):
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
         """Return the closed interval [exp(low), exp(high)]."""
-        return constraints.interval(*self._bounds())  # type: ignore[no-untyped-call]
+        return constraints.interval(*self._bounds())
 
     def _log(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return log θ, moved into the window against rounding, and whether θ was inside."""
@@ -398,8 +397,10 @@ class TruncatedLogNormal(_Truncated):
         gap = self._log_moment(2, window) - 2 * first
         # For a narrow posterior the gap of the log moments has no digits left: sum the squared
         # deviations instead. The clamp concerns only elements for which the sum is not used.
-        relative = (window.offset + (window.anchor - first).unsqueeze(-1)).clamp(max=50.0)
-        narrow = window.expect(torch.expm1(relative).square()).clamp(min=_TINY)
+        growth = torch.expm1(window.offset.clamp(max=50.0))
+        mean = window.expect(growth)
+        deviation = (growth - mean.unsqueeze(-1)) / (1 + mean).unsqueeze(-1)
+        narrow = window.expect(deviation.square()).clamp(min=_TINY)
         wide = torch.where(gap > 0.1, gap, 1.0)
         log_wide = wide + torch.log(-torch.expm1(-wide))
         return first, torch.where(gap > 0.1, log_wide, narrow.log())

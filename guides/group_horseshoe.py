@@ -24,8 +24,9 @@ class GroupHorseshoe(MeanField):
 
     with a log-normal for each scale, so that :math:`\log z_i` is Gaussian with mean
     :math:`m_i = \frac12 \sum \mu` and variance :math:`v_i = \frac14 \sum \sigma^2` over the four
-    scales. Global scales start at :math:`\mu_{s_a} = 2\log\tau_0`, :math:`\mu_{s_b} = -2\log\tau_0`,
-    which makes :math:`z_i = 1` at the start and keeps the ELBO meaningful from the first step.
+    scales. Global scales start at :math:`\mu_{s_a} = 2\log\tau_0`, :math:`\mu_{s_b} =
+    -2\log\tau_0`, which makes :math:`z_i = 1` at the start and keeps the ELBO meaningful from the
+    first step.
 
     Parameters
     ----------

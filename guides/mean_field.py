@@ -34,7 +34,8 @@ class MeanField(Guide):
         Arguments for that run. Give the data, so that observed sites are observed.
     init
         Where the posterior of a site starts, by site, in constrained space. Other sites start at
-        the median of their prior or, when it has none in closed form, at zero in unconstrained space.
+        the median of their prior or, when it has none in closed form, at zero in unconstrained
+        space.
     init_scale
         Initial standard deviation in unconstrained space: one number, or one per site.
 

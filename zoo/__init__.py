@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from zoo.registry import list_models, register
     from zoo.workflow import fit, load, save
 
-__all__ = ["Fit", "Prior", "__version__", "create", "fit", "list_models", "load", "register", "save"]
+__all__ = [
+    "Fit",
+    "Prior",
+    "__version__",
+    "create",
+    "fit",
+    "list_models",
+    "load",
+    "register",
+    "save",
+]
 
 #: Where public names live. They are imported when first used, so that `import zoo` is instant.
 _HOMES = {

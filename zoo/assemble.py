@@ -155,7 +155,9 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"unknown device {name!r}. Accepted: auto, cpu, cuda, cuda:0, ...") from None
+        raise ConfigError(
+            f"unknown device {name!r}. Accepted: auto, cpu, cuda, cuda:0, ..."
+        ) from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"the device {name!r} is not available: no CUDA. Use cpu or auto.")
     if device.type not in ("cpu", "cuda"):

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from guides.base import Composite
 from zoo.errors import ConfigError
 from zoo.likelihoods import Likelihood
-from zoo.priors import Prior, PriorSource, build_guide, build_program, resolve_priors
+from zoo.priors import Prior, PriorSource, Program, build_guide, build_program, resolve_priors
 from zoo.slots import Slot, choose_bayesian, network_slots
 
 
@@ -34,8 +34,8 @@ class BNN(nn.Module):
 
     .. math:: p(y, w \mid X) = p(w) \prod_{i=1}^N p(y_i \mid f_w(x_i))
 
-    Mini-batches are scaled by :math:`N / B`, with :math:`N` the number of training rows, which is why
-    it must be given: it decides how much the prior weighs.
+    Mini-batches are scaled by :math:`N / B`, with :math:`N` the number of training rows, which is
+    why it must be given: it decides how much the prior weighs.
 
     Parameters
     ----------
@@ -92,10 +92,14 @@ class BNN(nn.Module):
             return parameter
         return self.net.get_parameter(slot)
 
+    def _program(self, slot: str) -> Program:
+        program = self.programs[slot.replace(".", "/")]
+        assert isinstance(program, Program)
+        return program
+
     def sample_slots(self) -> dict[str, Tensor]:
         """Draw a value for every Bayesian slot: the prior as a Pyro program."""
-        programs = zip(self.slots, self.programs.values(), strict=True)
-        return {name: program() for name, program in programs}
+        return {name: self._program(name)() for name in self.slots}
 
     def evaluate(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the network's outputs for given values of the slots."""
@@ -107,7 +111,7 @@ class BNN(nn.Module):
         """Run the model on a batch and return the network's outputs."""
         if len(x) > self.num_data:
             raise ConfigError(
-                f"a batch of {len(x)} rows is larger than num_data={self.num_data}; num_data is the "
+                f"a batch of {len(x)} rows is larger than num_data={self.num_data}, which is the "
                 "number of training rows."
             )
         values = self.sample_slots()
@@ -125,10 +129,11 @@ class BNN(nn.Module):
         init_scale
             Standard deviation at the start, in unconstrained space.
         """
-        programs = zip(self.slots.items(), self.programs.values(), strict=True)
         return Composite(
             {
-                name: build_guide(self.priors[name], slot, program, init_scale=init_scale)
-                for (name, slot), program in programs
+                name: build_guide(
+                    self.priors[name], slot, self._program(name), init_scale=init_scale
+                )
+                for name, slot in self.slots.items()
             }
         )

@@ -1,7 +1,7 @@
 """Reading text like ``Normal(0, HalfCauchy(1))`` or ``gaussian(noise=0.1)`` without evaluating it.
 
-Text is parsed with `ast` in expression mode. Calls, names, numbers, strings and lists of numbers are
-accepted; everything else is refused by name. Nothing is looked up and nothing is run.
+Text is parsed with `ast` in expression mode. Calls, names, numbers, strings and lists of numbers
+are accepted; everything else is refused by name. Nothing is looked up and nothing is run.
 """
 
 import ast

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from zoo.errors import ConfigError, did_you_mean
+from zoo.errors import ConfigError, ZooError, did_you_mean
 from zoo.registry import Entry, Recipe
 
 
@@ -55,7 +55,8 @@ class RunConfig(BaseModel):
     @field_validator("priors", mode="after")
     @classmethod
     def _plain_priors(cls, priors: dict[str, Any]) -> dict[str, Any]:
-        # Imported here: reading a configuration must not import torch unless there are priors in it.
+        # Imported here: reading a configuration must not import torch unless there are priors in
+        # it.
         from zoo.priors import parse_priors
 
         return {pattern: str(prior) for pattern, prior in parse_priors(priors).items()}
@@ -75,6 +76,9 @@ def make_config(**values: Any) -> RunConfig:
     try:
         return RunConfig(**values)
     except ValidationError as error:
+        cause = error.errors()[0].get("ctx", {}).get("error")
+        if isinstance(cause, ZooError):  # raised by a validator: its own words are better
+            raise cause from None
         raise ConfigError(_explain(error)) from None
 
 

@@ -117,9 +117,11 @@ class Fit:
             return self.schema.encode(X)
         return self.schema.encode_array(X)
 
+    def _rows(self, x: Array) -> Tensor:
+        return torch.as_tensor(x, dtype=DTYPES[self.config.dtype], device=self.config.device)
+
     def _outputs(self, x: Array, slots: Mapping[str, Tensor]) -> Tensor:
-        rows = torch.as_tensor(x, dtype=DTYPES[self.config.dtype], device=self.config.device)
-        return network_outputs(self.assembly.model, slots, rows)
+        return network_outputs(self.assembly.model, slots, self._rows(x))
 
     def _predictive(self, f: Tensor, slots: Mapping[str, Tensor]) -> Prediction:
         return predictive(
@@ -173,11 +175,9 @@ class Fit:
         }
         return pd.DataFrame.from_dict(rows, orient="index")
 
-    def groups(self, dataset: Dataset | None = None) -> GroupView:
-        """Return which groups of weights are pruned; given data, the cost of pruning is checked."""
+    def groups(self, dataset: Dataset) -> GroupView:
+        """Return which groups of weights are pruned; the cost is checked on training rows."""
         model, guide = self.assembly.model, self.assembly.guide
-        if dataset is None:
-            return group_view(model, guide)
         slots = self._draw(PRUNING_DRAWS).slots
         x, y = dataset.X_train[:PRUNING_ROWS], dataset.y_train[:PRUNING_ROWS]
 
@@ -186,7 +186,7 @@ class Fit:
             f = self._outputs(x, pruned)
             return float(log_predictive_density(self._log_likelihood(f, y, pruned)).mean())
 
-        return group_view(model, guide, score=density)
+        return group_view(model, guide, self._rows(x), score=density)
 
     def metrics(self, dataset: Dataset, groups: GroupView) -> dict[str, float]:
         """Return the numbers of ``metrics.json``."""

@@ -1,8 +1,8 @@
 """Likelihoods: what the network's output says about one observation.
 
-A likelihood turns the output ``f`` of a network, shape ``(..., n, outputs)``, into a distribution over
-``n`` observations. A scale that belongs to it is a slot called ``noise``: learned as a point, fixed,
-or Bayesian as soon as it is given a prior.
+A likelihood turns the output ``f`` of a network, shape ``(..., n, outputs)``, into a distribution
+over ``n`` observations. A scale that belongs to it is a slot called ``noise``: learned as a point,
+fixed, or Bayesian as soon as it is given a prior.
 """
 
 import inspect
@@ -65,6 +65,8 @@ class _Located(Likelihood):
 
     tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
+    fixed_noise: Tensor
+
     def __init__(self, noise: float | str = "learned") -> None:
         super().__init__()
         if isinstance(noise, str) and noise not in ("learned", "heteroscedastic"):
@@ -96,17 +98,16 @@ class _Located(Likelihood):
         """Split the network's output into location and scale."""
         if self.heteroscedastic:
             return f[..., 0], softplus(f[..., 1]) + MIN_SCALE
-        if noise is None:
-            noise = self.log_noise.exp() if self.learned else self.fixed_noise
-        assert isinstance(noise, Tensor)
-        return f[..., 0], noise
+        if noise is not None:
+            return f[..., 0], noise
+        return f[..., 0], self.log_noise.exp() if self.learned else self.fixed_noise
 
 
 class Gaussian(_Located):
     r""":math:`y \sim N(f, \sigma^2)`, or :math:`N(f_0, \mathrm{softplus}(f_1)^2)`."""
 
     def distribution(self, f: Tensor, noise: Tensor | None = None) -> Any:
-        """Normal around the network's output."""
+        """Return a Normal around the network's output."""
         return dist.Normal(*self.loc_scale(f, noise))
 
 
@@ -117,7 +118,7 @@ class StudentT(_Located):
 
     def __init__(self, df: float = 4.0, noise: float | str = "learned") -> None:
         super().__init__(noise)
-        if isinstance(df, str) or not df > 0:
+        if not isinstance(df, int | float) or not df > 0:
             raise ConfigError(f"the df of student_t must be a positive number. Got {df!r}.")
         self.register_buffer("df", torch.tensor(float(df)))
 
@@ -196,19 +197,19 @@ def parse_likelihood(source: str) -> Likelihood:
     if call.name not in LIKELIHOODS:
         raise unknown_name("likelihood", call.name, LIKELIHOODS)
     cls = LIKELIHOODS[call.name]
-    names = list(inspect.signature(cls).parameters) if cls.__init__ is not nn.Module.__init__ else []
+    names = (
+        list(inspect.signature(cls).parameters) if cls.__init__ is not nn.Module.__init__ else []
+    )
     values = dict(call.keywords)
     if call.positional or not set(values) <= set(names):
-        raise ConfigError(
-            f"the likelihood {call.name!r} takes {', '.join(f'{n}=...' for n in names) or 'no options'}"
-            f". Got {source!r}."
-        )
+        accepted = ", ".join(f"{name}=..." for name in names) or "no options"
+        raise ConfigError(f"the likelihood {call.name!r} takes {accepted}. Got {source!r}.")
     if any(isinstance(value, Call | tuple) for value in values.values()):
         raise ConfigError(
             f"options of a likelihood are numbers or names. Got {source!r}. "
             "A prior for the noise goes to --prior 'noise=HalfNormal(1)'."
         )
-    return cls(**values)  # type: ignore[arg-type]
+    return cls(**values)
 
 
 def spell(likelihood: Likelihood) -> str:

@@ -1,9 +1,9 @@
 """The registry: every method of the zoo, by name.
 
 A method is a function decorated with `register`, alone in its file in `zoo.models`, or in a package
-that announces it through the entry-point group ``zoo.models``. Everything derived — the command line,
-the contract tests, the README table, the docs — reads this registry; adding a method edits nothing
-else.
+that announces it through the entry-point group ``zoo.models``. Everything derived — the command
+line, the contract tests, the README table, the docs — reads this registry; adding a method edits
+nothing else.
 """
 
 import fnmatch
@@ -76,8 +76,9 @@ class Entry:
     tasks
         What it can be used for.
     exactness
-        What it reaches on a conjugate linear regression with a Gaussian prior: ``mean_field`` (means
-        exact, standard deviations those of the best factorised posterior), ``mean_only`` or ``point``.
+        What it reaches on a conjugate linear regression with a Gaussian prior: ``mean_field``
+        (means exact, standard deviations those of the best factorised posterior), ``mean_only`` or
+        ``point``.
     truth
         How its ground truth is obtained: ``nuts``, ``exact`` or ``brute_force``.
     truth_problem

@@ -1,8 +1,8 @@
 """A run directory, and files that are either whole or not there.
 
 ``config.yaml`` and ``data.json`` are written first, ``checkpoint.safetensors`` while training, and
-``metrics.json`` last: a directory without it is an unfinished run. Tensors are stored as safetensors,
-which cannot hold code.
+``metrics.json`` last: a directory without it is an unfinished run. Tensors are stored as
+safetensors, which cannot hold code.
 """
 
 import contextlib
@@ -59,8 +59,8 @@ class RunDirectory:
             run.path.mkdir(parents=True, exist_ok=True)
             if any(run.path.iterdir()):
                 raise StoreError(
-                    f"{str(run.path)!r} is not empty. Name another directory with --out, or continue "
-                    f"an interrupted run with --resume {run.path}."
+                    f"{str(run.path)!r} is not empty. Name another directory with --out, or "
+                    f"continue an interrupted run with --resume {run.path}."
                 )
         return run
 
@@ -69,10 +69,14 @@ class RunDirectory:
         """Whether the run was finished: its metrics are written last."""
         return (self.path / METRICS).is_file()
 
-    def require_complete(self) -> None:
-        """Refuse a directory that does not hold a finished run."""
+    def require_config(self) -> None:
+        """Refuse a directory that does not hold a run at all."""
         if not (self.path / CONFIG).is_file():
             raise StoreError(f"{str(self.path)!r} is not a run directory: it has no {CONFIG}.")
+
+    def require_complete(self) -> None:
+        """Refuse a directory that does not hold a finished run."""
+        self.require_config()
         if not self.is_complete:
             raise StoreError(
                 f"the run in {str(self.path)!r} is not finished. Continue it with "
@@ -120,7 +124,7 @@ class RunDirectory:
         try:
             with safe_open(path, framework="pt") as file:
                 header = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                tensors = {key: file.get_tensor(key) for key in file.keys()}
             if header.get("format") != FORMAT:
                 raise StoreError(f"{str(path)!r} has format {header.get('format')}, not {FORMAT}.")
             return tensors, json.loads(header["numbers"])

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from zoo.errors import StoreError
 
-#: Weights are left out of the posterior group when their draws would take more than this; they can be
-#: drawn again from the stored guide.
+#: Weights are left out of the posterior group when their draws would take more than this; they can
+#: be drawn again from the stored guide.
 MAX_WEIGHT_BYTES = 100 * 2**20
 
 Arrays = Mapping[str, Tensor]

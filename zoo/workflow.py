@@ -1,7 +1,7 @@
 """The way from a configuration to a stored run, and back."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,30 +71,65 @@ def fit(
     )
     if X is not None:
         data = from_arrays(X, y, task=config.task)
-    return run(
+    prepared = prepare(
         config,
         dataset=data if isinstance(data, Dataset) else None,
         net=net if isinstance(net, nn.Module) else None,
-        directory=None if out is None else RunDirectory.new(out),
-        progress_bar=progress_bar,
     )
+    directory = None if out is None else RunDirectory.new(out)
+    return run(prepared, directory, progress_bar=progress_bar)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to train: everything has been checked, nothing has been written."""
+
+    assembly: Assembly
+    svi: SVI
+    dataset: Dataset
+
+
+def prepare(
+    config: RunConfig, *, dataset: Dataset | None = None, net: nn.Module | None = None
+) -> Prepared:
+    """Load the data and build model, guide and training loop."""
+    dataset = dataset or _load_dataset(config)
+    config = config.model_copy(update={"data_sha256": checksum(dataset)})
+    train, held_out = _split_validation(config, len(dataset.X_train))
+    assembly = assemble(config, dataset.schema, num_data=len(train), net=net)
+    x, y = training_tensors(assembly, dataset)
+    recipe = assembly.config.recipe(assembly.entry)
+    stopping = None
+    if len(held_out):
+        stopping = EarlyStopping(
+            x[held_out],
+            y[held_out],
+            patience=config.patience,
+            every=max(1, math.ceil(len(train) / recipe.batch_size)),
+        )
+    svi = SVI(
+        assembly.model,
+        assembly.guide,
+        x[train],
+        y[train],
+        recipe=recipe,
+        seed=config.seed,
+        num_particles=config.num_particles,
+        early_stopping=stopping,
+    )
+    return Prepared(assembly, svi, dataset)
 
 
 def run(
-    config: RunConfig,
-    *,
-    dataset: Dataset | None = None,
-    net: nn.Module | None = None,
+    prepared: Prepared,
     directory: RunDirectory | None = None,
+    *,
     progress_bar: bool | None = None,
 ) -> Fit:
-    """Run a configuration from the start, and store it if a directory is given."""
-    dataset = dataset or _load_dataset(config)
-    assembly, svi = _prepare(config, dataset, net)
+    """Train from the start, and store the run if a directory is given."""
     if directory is not None:
-        directory.write_json(store.DATA, dataset.schema.to_dict())
-        directory.write_text(store.CONFIG, dump_config(assembly.config))
-    return _finish(assembly, svi, dataset, directory, progress_bar)
+        _write_inputs(directory, prepared.assembly.config, prepared.dataset)
+    return _train(prepared, directory, progress_bar)
 
 
 def resume(
@@ -103,12 +138,17 @@ def resume(
     """Continue an interrupted run from its last checkpoint, to the same bits as without a break."""
     if directory.is_complete:
         raise StoreError(f"the run in {str(directory.path)!r} is finished: nothing to resume.")
-    config = make_config(**read_config(directory.path / store.CONFIG))
-    dataset = _load_dataset(config)
-    assembly, svi = _prepare(config, dataset, net)
+    directory.require_config()
+    prepared = prepare(make_config(**read_config(directory.path / store.CONFIG)), net=net)
     if (directory.path / store.CHECKPOINT).exists():
-        svi.load_state(*directory.read_tensors(store.CHECKPOINT))
-    return _finish(assembly, svi, dataset, directory, progress_bar)
+        try:
+            prepared.svi.load_state(*directory.read_tensors(store.CHECKPOINT))
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise StoreError(
+                f"the checkpoint in {str(directory.path)!r} does not fit its configuration: "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from None
+    return _train(prepared, directory, progress_bar)
 
 
 def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
@@ -133,7 +173,7 @@ def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
             module.load_state_dict(own)
         except RuntimeError as error:
             raise StoreError(
-                f"{str(directory.path / store.GUIDE)!r} does not fit the model of its configuration: "
+                f"{str(directory.path / store.GUIDE)!r} does not fit its configuration: "
                 f"{' '.join(str(error).split())[:200]}"
             ) from None
     return Fit(assembly, schema, tensors["losses"], numbers["seconds"], directory.path)
@@ -142,8 +182,7 @@ def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
 def save(fitted: Fit, out: str | Path, dataset: Dataset) -> Fit:
     """Write a fit that was made in memory to a run directory."""
     directory = RunDirectory.new(out)
-    directory.write_json(store.DATA, dataset.schema.to_dict())
-    directory.write_text(store.CONFIG, dump_config(fitted.config))
+    _write_inputs(directory, fitted.config, dataset)
     return _write_outputs(fitted, directory, dataset)
 
 
@@ -167,35 +206,6 @@ def _load_dataset(config: RunConfig) -> Dataset:
     return dataset
 
 
-def _prepare(
-    config: RunConfig, dataset: Dataset, net: nn.Module | None
-) -> tuple[Assembly, SVI]:
-    config = config.model_copy(update={"data_sha256": checksum(dataset)})
-    train, held_out = _split_validation(config, len(dataset.X_train))
-    assembly = assemble(config, dataset.schema, num_data=len(train), net=net)
-    x, y = training_tensors(assembly, dataset)
-    recipe = assembly.config.recipe(assembly.entry)
-    stopping = None
-    if len(held_out):
-        stopping = EarlyStopping(
-            x[held_out],
-            y[held_out],
-            patience=config.patience,
-            every=max(1, math.ceil(len(train) / recipe.batch_size)),
-        )
-    svi = SVI(
-        assembly.model,
-        assembly.guide,
-        x[train],
-        y[train],
-        recipe=recipe,
-        seed=config.seed,
-        num_particles=config.num_particles,
-        early_stopping=stopping,
-    )
-    return assembly, svi
-
-
 def _split_validation(config: RunConfig, num_rows: int) -> tuple[Tensor, Tensor]:
     """Return rows to train on and rows held out for early stopping."""
     num_held_out = round(config.validation_fraction * num_rows)
@@ -209,26 +219,26 @@ def _split_validation(config: RunConfig, num_rows: int) -> tuple[Tensor, Tensor]
     return order[num_held_out:].sort().values, order[:num_held_out].sort().values
 
 
-def _finish(
-    assembly: Assembly,
-    svi: SVI,
-    dataset: Dataset,
-    directory: RunDirectory | None,
-    progress_bar: bool | None,
-) -> Fit:
+def _train(prepared: Prepared, directory: RunDirectory | None, progress_bar: bool | None) -> Fit:
     """Train to the end, with checkpoints if there is a directory, and write the results."""
 
     def checkpoint(svi: SVI) -> None:
         if directory is not None:
             directory.write_tensors(store.CHECKPOINT, *svi.state())
 
-    losses = svi.run(
+    losses = prepared.svi.run(
         progress_bar=progress_bar,
-        checkpoint_every=assembly.config.checkpoint_every,
+        checkpoint_every=prepared.assembly.config.checkpoint_every,
         on_checkpoint=checkpoint,
     )
-    fitted = Fit(assembly, dataset.schema, losses, svi.progress.seconds)
+    dataset, seconds = prepared.dataset, prepared.svi.progress.seconds
+    fitted = Fit(prepared.assembly, dataset.schema, losses, seconds)
     return fitted if directory is None else _write_outputs(fitted, directory, dataset)
+
+
+def _write_inputs(directory: RunDirectory, config: RunConfig, dataset: Dataset) -> None:
+    directory.write_json(store.DATA, dataset.schema.to_dict())
+    directory.write_text(store.CONFIG, dump_config(config))
 
 
 def _write_outputs(fitted: Fit, directory: RunDirectory, dataset: Dataset) -> Fit:

@@ -17,6 +17,8 @@ from zoo.compress.threshold import otsu_threshold
 TOLERATED_LOSS = 0.02
 #: Number of steps in which a threshold that costs too much is relaxed to "prune nothing".
 RELAXATIONS = 12
+#: Random rows on which a live weight shows itself.
+PROBES = 256
 
 
 @runtime_checkable
@@ -41,24 +43,17 @@ class SlotGroups:
         Groups with larger scores are pruned.
     group_shape
         Shape of one number per group, broadcastable against the weights.
-    num_weights
-        Number of weights of the slot.
     """
 
     scores: NDArray[np.floating]
     threshold: float
     group_shape: torch.Size
-    num_weights: int
 
     @property
     def keep(self) -> NDArray[np.bool_]:
         """Whether each group is kept. The best group always is."""
-        return (self.scores <= self.threshold) | (self.scores == self.scores.min())
-
-    @property
-    def weights_left(self) -> int:
-        """Number of weights in the groups that are kept."""
-        return int(self.keep.sum()) * (self.num_weights // len(self.scores))
+        keep: NDArray[np.bool_] = self.scores <= max(self.threshold, self.scores.min())
+        return keep
 
 
 @dataclass(frozen=True)
@@ -71,27 +66,26 @@ class GroupView:
         The slots whose posterior scores groups.
     num_weights
         Number of weights of the network: parameters with two or more dimensions, so without biases.
+    weights_left
+        Number of weights that can still influence the output. A unit that nothing listens to any
+        more takes its incoming weights with it.
     relaxed
         How often the thresholds were relaxed because pruning cost too much on the training rows.
     """
 
     groups: Mapping[str, SlotGroups]
     num_weights: int
+    weights_left: int
     relaxed: int = 0
 
     @property
     def weights_left_percent(self) -> float:
-        """Percentage of weights outside pruned groups; 100 if nothing has groups."""
-        pruned = sum(group.num_weights - group.weights_left for group in self.groups.values())
-        return 100.0 * (1.0 - pruned / self.num_weights) if self.num_weights else 100.0
+        """Percentage of weights that are left; 100 if nothing has groups."""
+        return 100.0 * self.weights_left / self.num_weights if self.groups else 100.0
 
     def prune(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Set pruned groups of posterior draws to zero."""
-        pruned = dict(slots)
-        for name, group in self.groups.items():
-            mask = torch.as_tensor(group.keep, device=slots[name].device)
-            pruned[name] = slots[name] * mask.reshape(group.group_shape)
-        return pruned
+        return _masked(slots, self.groups)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the view as plain types."""
@@ -110,9 +104,12 @@ class GroupView:
         }
 
 
-@torch.no_grad()
 def group_view(
-    model: BNN, guide: Composite, *, score: Callable[[GroupView | None], float] | None = None
+    model: BNN,
+    guide: Composite,
+    x: Tensor,
+    *,
+    score: Callable[[GroupView | None], float] | None = None,
 ) -> GroupView:
     """Split the groups of every slot into signal and noise.
 
@@ -120,36 +117,68 @@ def group_view(
     ----------
     model, guide
         A fitted model.
+    x
+        A few rows of data; their shape matters, not their values.
     score
         Returns the training log density per row under a view (None: nothing pruned). If given,
         thresholds that cost more than `TOLERATED_LOSS` are relaxed step by step: a split that looks
         clean in the scores can still remove what the network needs.
     """
-    scores = {
-        name: part.group_scores().cpu().numpy()
-        for name in model.slots
-        if isinstance(part := guide[name], PrunableGuide)
-    }
+    parts = {n: part for n in model.slots if isinstance(part := guide[n], PrunableGuide)}
+    scores = {name: part.group_scores().detach().cpu().numpy() for name, part in parts.items()}
     thresholds = {name: otsu_threshold(values) for name, values in scores.items()}
     unpruned = score(None) if score and scores else 0.0
     for relaxed in range(RELAXATIONS + 1):
-        share = relaxed / RELAXATIONS
         groups = {
             name: SlotGroups(
                 values,
-                float((1 - share) * thresholds[name] + share * values.max())
-                if np.isfinite(thresholds[name])
-                else thresholds[name],
-                guide[name].group_shape,  # type: ignore[arg-type]
-                model.slots[name].shape.numel(),
+                _relax(thresholds[name], values.max(), relaxed / RELAXATIONS),
+                parts[name].group_shape,
             )
             for name, values in scores.items()
         }
-        view = GroupView(groups, _count_weights(model), relaxed)
+        view = GroupView(groups, *count_weights(model, groups, x), relaxed)
         if score is None or not scores or score(view) >= unpruned - TOLERATED_LOSS:
             break
     return view
 
 
-def _count_weights(model: BNN) -> int:
-    return sum(p.numel() for p in model.net.parameters() if p.dim() >= 2)
+def _relax(threshold: float, highest: float, share: float) -> float:
+    """Move a threshold towards the highest score, above which nothing is pruned."""
+    return threshold + share * (highest - threshold) if np.isfinite(threshold) else threshold
+
+
+def count_weights(model: BNN, groups: Mapping[str, SlotGroups], x: Tensor) -> tuple[int, int]:
+    """Count the weights of the network, and those that can still influence its output.
+
+    A weight is dead if the output does not change with it whatever the other weights and the inputs
+    are. That is tested on random ones: with pruned groups at zero, a dead weight has a gradient of
+    exactly zero, and a live one has not. It works for any architecture.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(like: Tensor) -> Tensor:
+        fan_in = max(1, like[0].numel() if like.dim() > 1 else 1)
+        drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+        return drawn.to(like) / float(fan_in**0.5)
+
+    model.eval()
+    names = [name for name, p in model.net.named_parameters() if p.dim() >= 2]
+    weights = {name: noise(model.net.get_parameter(name)).requires_grad_() for name in names}
+    biases = {n: noise(s.value) for n, s in model.slots.items() if s.value.dim() == 1}
+    rows = torch.randn((PROBES, *x.shape[1:]), generator=generator, dtype=torch.float64).to(x)
+    with torch.enable_grad():
+        f = model.evaluate({**biases, **_masked(weights, groups)}, rows)
+        gradients = torch.autograd.grad((f * noise(f)).sum(), list(weights.values()))
+    return (
+        sum(weight.numel() for weight in weights.values()),
+        sum(int(gradient.count_nonzero()) for gradient in gradients),
+    )
+
+
+def _masked(values: Mapping[str, Tensor], groups: Mapping[str, SlotGroups]) -> dict[str, Tensor]:
+    masked = dict(values)
+    for name, group in groups.items():
+        keep = torch.as_tensor(group.keep, device=values[name].device)
+        masked[name] = values[name] * keep.reshape(group.group_shape)
+    return masked

@@ -53,7 +53,7 @@ class EmpiricalBayesNormal(dist.Normal):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "EmpiricalBayesNormal":
         """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(EmpiricalBayesNormal, _instance)  # type: ignore[no-untyped-call]
+        new: Any = self._get_checked_instance(EmpiricalBayesNormal, _instance)
         for name in ("guide_loc", "guide_scale", "loc", "scale"):
             setattr(new, name, getattr(self, name).expand(batch_shape))
         super(Normal, new).__init__(torch.Size(batch_shape), validate_args=False)

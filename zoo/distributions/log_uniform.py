@@ -53,7 +53,7 @@ class LogUniform(TorchDistribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "LogUniform":
         """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(LogUniform, _instance)  # type: ignore[no-untyped-call]
+        new: Any = self._get_checked_instance(LogUniform, _instance)
         super(LogUniform, new).__init__(torch.Size(batch_shape), validate_args=False)
         new._validate_args = self._validate_args
         return cast(LogUniform, new)
@@ -163,7 +163,7 @@ def kl_log_uniform(loc: Tensor, scale: Tensor, *, method: str = "approximate") -
         return molchanov(log_alpha.clamp(-_LOG_ALPHA_LIMIT, _LOG_ALPHA_LIMIT))
     if method == "exact":
         x = loc.double() / (math.sqrt(2) * scale.double())
-        exact = cast(Tensor, _ExactDivergence.apply(x))  # type: ignore[no-untyped-call]
+        exact = cast(Tensor, _ExactDivergence.apply(x))
         return exact.to(loc.dtype)
     raise ValueError(
         f"The 'method' parameter of kl_log_uniform must be 'approximate' or 'exact'. "

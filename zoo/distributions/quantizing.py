@@ -91,7 +91,7 @@ class Quantizing(TorchDistribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "Quantizing":
         """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(Quantizing, _instance)  # type: ignore[no-untyped-call]
+        new: Any = self._get_checked_instance(Quantizing, _instance)
         for name in ("codebook", "log_weights", "gap", "tau"):
             setattr(new, name, getattr(self, name))
         super(Quantizing, new).__init__(torch.Size(batch_shape), validate_args=False)
@@ -129,7 +129,7 @@ def _kl_normal_quantizing(p: Normal, q: Quantizing) -> Tensor:
     window = spike * torch.exp(-0.5 * (offset / tau).square())
     rest = (1 - window.sum(-1, keepdim=True)) * (1 - spike)
     shape = np.broadcast_shapes(p.batch_shape, q.batch_shape)
-    return cast(Tensor, (window + rest) * divergence).sum(-1).expand(shape)
+    return ((window + rest) * divergence).sum(-1).expand(shape)
 
 
 _register: Any = register_kl

@@ -24,6 +24,12 @@ def _erf_ratio(z: Tensor) -> Tensor:
     )
 
 
+def _scaled_tail(x: Tensor) -> Tensor:
+    """Return exp(x²/2) Φ(−x) for x ≥ 0."""
+    scaled: Tensor = torch.special.erfcx(x / math.sqrt(2))
+    return 0.5 * scaled
+
+
 class SmoothLogUniform(TorchDistribution):
     r"""Scale mixture w = e^u n of normals n ~ N(0, 1) with a uniform log-scale u on [a, b].
 
@@ -63,7 +69,7 @@ class SmoothLogUniform(TorchDistribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "SmoothLogUniform":
         """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(SmoothLogUniform, _instance)  # type: ignore[no-untyped-call]
+        new: Any = self._get_checked_instance(SmoothLogUniform, _instance)
         new.low, new.high = self.low.expand(batch_shape), self.high.expand(batch_shape)
         super(SmoothLogUniform, new).__init__(torch.Size(batch_shape), validate_args=False)
         new._validate_args = self._validate_args
@@ -79,11 +85,12 @@ class SmoothLogUniform(TorchDistribution):
         # close to zero: ½ [e^{-a} E(|w|e^{-a}) − e^{-b} E(|w|e^{-b})], E(z) = erf(z/√2)/z
         close = torch.where(near, size, 0.0)
         core = 0.5 * (fine * _erf_ratio(close * fine) - coarse * _erf_ratio(close * coarse))
-        # elsewhere: log of a difference of upper tails, largest term outside
+        # elsewhere: a difference of upper tails, with the Gaussian factor of the larger one outside
         away = torch.where(near, torch.exp(low), size)
-        upper = torch.special.log_ndtr(-away * coarse)
-        lower = torch.special.log_ndtr(-away * fine)
-        tails = upper + torch.log(-torch.expm1(lower - upper)) - away.log()
+        lower, upper = away * coarse, away * fine
+        decay = torch.exp(-0.5 * (upper - lower) * (upper + lower))
+        scaled = _scaled_tail(lower) - decay * _scaled_tail(upper)
+        tails = scaled.log() - 0.5 * lower * lower - away.log()
         density = torch.where(near, core.log(), tails) - (high - low).log()
         return density.to(value.dtype)
 

@@ -50,7 +50,7 @@ class TruncatedLogUniform(TorchDistribution):
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
         """Return the closed interval [exp(low), exp(high)]."""
-        return constraints.interval(*self._bounds())  # type: ignore[no-untyped-call]
+        return constraints.interval(*self._bounds())
 
     def _bounds(self) -> tuple[Tensor, Tensor]:
         low, high = self.low.double().exp(), self.high.double().exp()
@@ -58,7 +58,7 @@ class TruncatedLogUniform(TorchDistribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "TruncatedLogUniform":
         """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(TruncatedLogUniform, _instance)  # type: ignore[no-untyped-call]
+        new: Any = self._get_checked_instance(TruncatedLogUniform, _instance)
         new.low, new.high = self.low.expand(batch_shape), self.high.expand(batch_shape)
         super(TruncatedLogUniform, new).__init__(torch.Size(batch_shape), validate_args=False)
         new._validate_args = self._validate_args

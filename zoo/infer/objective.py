@@ -1,7 +1,7 @@
-"""The variational objective: Pyro's `TraceMeanField_ELBO` with a weight on the KL.
+r"""The variational objective: Pyro's `TraceMeanField_ELBO` with a weight on the KL.
 
 .. math::
-    L = \\frac{N}{B} \\sum_{i \\in B} -\\log p(y_i \\mid x_i, w) + \\beta\\, \\mathrm{KL}(q \\| p)
+    L = \frac{N}{B} \sum_{i \in B} -\log p(y_i \mid x_i, w) + \beta\, \mathrm{KL}(q \| p)
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ class LatentScale(Messenger):
     """Multiplies the log density of every latent site, in a model as in a guide.
 
     The estimator takes the scale of an analytic KL from the guide's site and that of a Monte Carlo
-    term from both, so the weight must be put on both sides. `pyro.poutine.scale` would also scale the
-    likelihood, and refuses zero.
+    term from both, so the weight must be put on both sides. `pyro.poutine.scale` would also scale
+    the likelihood, and refuses zero.
     """
 
     def __init__(self, scale: Tensor) -> None:
@@ -62,9 +62,7 @@ class Objective(nn.Module):
         return loss
 
 
-def site_divergences(
-    program: Callable[[], Any], guide: Guide
-) -> dict[str, tuple[Tensor, bool]]:
+def site_divergences(program: Callable[[], Any], guide: Guide) -> dict[str, tuple[Tensor, bool]]:
     """Return the KL of each latent site and whether it is analytic.
 
     Sites without a closed form get the Monte Carlo term of one draw, as in the objective.
@@ -75,7 +73,8 @@ def site_divergences(
     for name, site in guide_trace.nodes.items():
         if site["type"] != "sample":
             continue
-        q, p = site["fn"], model_trace.nodes[name]["fn"]
+        q: Any = site["fn"]
+        p: Any = model_trace.nodes[name]["fn"]
         try:
             divergences[name] = (kl_divergence(q, p).sum(), True)
         except NotImplementedError:

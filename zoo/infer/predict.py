@@ -235,9 +235,10 @@ def observation_distribution(
 
 def class_probabilities(observation: torch.distributions.Distribution) -> Tensor:
     """Return probabilities with one column per class, also for a Bernoulli."""
-    probabilities: Tensor = observation.probs  # type: ignore[attr-defined]
     if isinstance(observation, torch.distributions.Bernoulli):
-        return torch.stack([1 - probabilities, probabilities], dim=-1)
+        return torch.stack([1 - observation.probs, observation.probs], dim=-1)
+    assert isinstance(observation, torch.distributions.Categorical)
+    probabilities: Tensor = observation.probs
     return probabilities
 
 
@@ -254,7 +255,8 @@ def log_likelihood(model: BNN, f: Tensor, noise: Tensor | None, y: Tensor) -> Te
 
 def log_predictive_density(log_likelihoods: Tensor) -> Tensor:
     """Return the log of the average likelihood over draws, per row."""
-    return log_likelihoods.logsumexp(0) - math.log(len(log_likelihoods))
+    density: Tensor = log_likelihoods.logsumexp(0) - math.log(len(log_likelihoods))
+    return density
 
 
 def _entropy(probabilities: Tensor) -> Tensor:
@@ -282,5 +284,6 @@ def log_densities(model: BNN, guide: Guide, draws: Draws) -> tuple[Tensor, Tenso
 
 def _log_density(program: Callable[[], object], site_values: dict[str, Tensor]) -> Tensor:
     conditioned = poutine.condition(program, data=site_values)
-    total: Tensor = poutine.trace(conditioned).get_trace().log_prob_sum()
+    total = poutine.trace(conditioned).get_trace().log_prob_sum()
+    assert isinstance(total, Tensor)
     return total

@@ -1,4 +1,4 @@
-"""What changes during training, as pure functions of the step: nothing to store, nothing to drift."""
+"""What changes during training, as pure functions of the step: nothing to store or to drift."""
 
 import functools
 import math

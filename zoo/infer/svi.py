@@ -72,9 +72,10 @@ class Progress:
 class SVI:
     """Fits a guide to a model by gradient ascent on the ELBO.
 
-    The state of a run is its parameters, optimizer, random number generator and `Progress`; everything
-    else is a function of the step. `state` and `load_state` move it through a mapping of tensors, and
-    a run that was stopped and loaded continues to the same bits as one that was not.
+    The state of a run is its parameters, optimizer, random number generator and `Progress`;
+    everything else is a function of the step. `state` and `load_state` move it through a mapping
+    of tensors, and a run that was stopped and loaded continues to the same bits as one that was
+    not.
 
     Parameters
     ----------
@@ -168,7 +169,8 @@ class SVI:
         self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.lr * lr_factor(self.recipe, step)
-        # Pyro's checks cost more than the mathematics of a small network; the first step has them all.
+        # Pyro's checks cost more than the mathematics of a small network; the first step has them
+        # all.
         with pyro.validation_enabled(not self.progress.losses):
             loss = self.objective(self.x[rows], self.y[rows])
         self.optimizer.zero_grad(set_to_none=True)

@@ -1,1 +1,1 @@
-"""One file per method. A file dropped in here is a method of the zoo; nothing else needs an edit."""
+"""One file per method: a file dropped in here is a method of the zoo, without another edit."""

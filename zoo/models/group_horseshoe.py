@@ -6,12 +6,12 @@ Per layer, with groups :math:`i` (input units of a linear layer, output channels
     s \sim C^+(0, \tau_0), \quad \tilde z_i \sim C^+(0, 1), \quad \tilde w_{ij} \sim N(0, 1), \quad
     w_{ij} = \tilde w_{ij} \tilde z_i s
 
-Each half-Cauchy is a Gamma times an inverse Gamma, :math:`\tilde z_i^2 = \tilde\alpha_i \tilde\beta_i`
-with :math:`\tilde\alpha_i \sim \mathrm{Gamma}(\frac12, 1)`, :math:`\tilde\beta_i \sim
-\mathrm{InvGamma}(\frac12, 1)`, and :math:`s^2 = s_a s_b` likewise with :math:`s_a \sim
-\mathrm{Gamma}(\frac12, \text{scale}=\tau_0^2)`. The posterior is log-normal for each scale and Gaussian
-for each :math:`\tilde w_{ij}`, so every divergence has a closed form. Biases have standard normal
-priors.
+Each half-Cauchy is a Gamma times an inverse Gamma, :math:`\tilde z_i^2 = \tilde\alpha_i
+\tilde\beta_i` with :math:`\tilde\alpha_i \sim \mathrm{Gamma}(\frac12, 1)`, :math:`\tilde\beta_i
+\sim \mathrm{InvGamma}(\frac12, 1)`, and :math:`s^2 = s_a s_b` likewise with :math:`s_a \sim
+\mathrm{Gamma}(\frac12, \text{scale}=\tau_0^2)`. The posterior is log-normal for each scale and
+Gaussian for each :math:`\tilde w_{ij}`, so every divergence has a closed form. Biases have
+standard normal priors.
 
 Use it to find out how much of a network is needed, and to remove the rest. The default
 :math:`\tau_0 = 10^{-5}` is the published one and prunes hard; raise it with

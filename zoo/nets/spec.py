@@ -55,7 +55,9 @@ def _mlp(argument: str, shape: Shape) -> nn.Module:
     if not sizes_text:
         return mlp([shape.num_inputs, DEFAULT_HIDDEN, shape.num_outputs], activation)
     pieces = sizes_text.split("-")
-    if len(pieces) < 2 or not all(p.isascii() and p.isdigit() and 0 < int(p) < 10**7 for p in pieces):
+    if len(pieces) < 2 or not all(
+        p.isascii() and p.isdigit() and 0 < int(p) < 10**7 for p in pieces
+    ):
         raise ConfigError(
             f"the sizes of a network are positive numbers joined by '-', like mlp:64-100-10. "
             f"Got 'mlp:{argument}'."
@@ -86,9 +88,9 @@ def _lenet300(argument: str, shape: Shape) -> nn.Module:
 def _lenet5(argument: str, shape: Shape) -> nn.Module:
     _refuse_argument("lenet5", argument)
     if shape.image_shape is None or min(shape.image_shape[1:]) < 16:
+        got = shape.image_shape or f"{shape.num_inputs} features and no image shape"
         raise ConfigError(
-            "the network 'lenet5' needs images of at least 16x16 pixels. "
-            f"The data have {shape.image_shape or f'{shape.num_inputs} features and no image shape'}."
+            f"the network 'lenet5' needs images of at least 16x16 pixels. The data have {got}."
         )
     return lenet5(shape.image_shape, shape.num_outputs)
 
@@ -138,11 +140,12 @@ def _load_function(path: Path, name: str) -> Callable[..., object]:
         module_spec.loader.exec_module(module)
     except (SyntaxError, ImportError, NameError, AttributeError) as error:
         raise ConfigError(f"the file {str(path)!r} cannot be imported: {error}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
+    function: Callable[..., object] | None = getattr(module, name, None)
+    if function is None or not callable(function):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise ConfigError(
-            f"the file {str(path)!r} has no function {name!r}. Functions: {', '.join(known) or 'none'}."
+            f"the file {str(path)!r} has no function {name!r}. "
+            f"Functions: {', '.join(known) or 'none'}."
         )
     return function
 

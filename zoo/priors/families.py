@@ -2,8 +2,8 @@
 
 Two kinds of family share one interface. A *plain* family is any univariate continuous distribution
 of Pyro or of `zoo.distributions`: parameter names come from its signature and ranges from its
-``arg_constraints``, so there is no second list to keep. A *structured* family is a small Pyro program
-of several sites, one file each in this folder (see `zoo.priors.structured`).
+``arg_constraints``, so there is no second list to keep. A *structured* family is a small Pyro
+program of several sites, one file each in this folder (see `zoo.priors.structured`).
 """
 
 import functools
@@ -75,7 +75,9 @@ class Family:
     cls: type = field(repr=False)
     structured: bool = False
 
-    def bind(self, positional: Sequence["Value"], keywords: Mapping[str, "Value"]) -> "dict[str, Value]":
+    def bind(
+        self, positional: Sequence["Value"], keywords: Mapping[str, "Value"]
+    ) -> "dict[str, Value]":
         """Assign values to parameters as Python would, with messages a user can act on."""
         names = [parameter.name for parameter in self.parameters]
         if len(positional) > len(names):
@@ -128,7 +130,7 @@ class Family:
             raise wrong
 
     def _check_hyper_prior(self, parameter: Parameter, value: Any) -> None:
-        """A hyper-prior must only produce values that its parameter accepts."""
+        """Refuse a hyper-prior with values that its parameter does not accept."""
         if value.family.structured:
             raise PriorError(
                 f"the structured prior {value.name} cannot be a hyper-prior of {self.name}."
@@ -146,25 +148,31 @@ class Family:
         """Where the values of a prior of this family live."""
         if self.structured:
             return constraints.real
-        return self._instantiate(arguments).support
+        support = self._instantiate(arguments).support
+        assert support is not None
+        return support
 
     def _instantiate(self, arguments: "Mapping[str, Value]") -> Distribution:
-        numbers = {
-            # A hyper-prior stands for one of its values.
-            name: typical_points(value.family.support(value.arguments))[0] if _is_prior(value) else
-            torch.tensor(value, dtype=torch.float64)
-            for name, value in arguments.items()
-        }
+        numbers = {name: _typical_value(value) for name, value in arguments.items()}
         try:
             distribution: Distribution = self.cls(**numbers, validate_args=True)
         except (ValueError, NotImplementedError) as error:
             values = ", ".join(f"{name}={value}" for name, value in arguments.items())
-            raise PriorError(f"{self.name}({values}) does not exist: {_first_line(error)}") from None
+            raise PriorError(
+                f"{self.name}({values}) does not exist: {_first_line(error)}"
+            ) from None
         return distribution
 
 
 def _is_prior(value: object) -> Any:
     return hasattr(value, "family")
+
+
+def _typical_value(value: Any) -> torch.Tensor:
+    """Return a number as a tensor; a hyper-prior stands for one of its values."""
+    if _is_prior(value):
+        return typical_points(value.family.support(value.arguments))[0]
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def _inside(constraint: constraints.Constraint, value: float) -> bool:
@@ -242,11 +250,7 @@ def _plain_family(name: str, cls: type) -> Family:
         f"distribution with numbers as parameters. Common ones: {COMMON}."
     )
     declared = cls.__dict__.get("arg_constraints", getattr(cls, "arg_constraints", None))
-    signature = [
-        p
-        for p in inspect.signature(cls.__init__).parameters.values()
-        if p.name not in ("self", "validate_args")
-    ]
+    signature = [p for p in inspect.signature(cls).parameters.values() if p.name != "validate_args"]
     if not isinstance(declared, Mapping):  # Uniform: ranges depend on the other parameter
         if not isinstance(declared, property):
             raise refuse

@@ -24,9 +24,9 @@ class Horseshoe(StructuredPrior):
         w_{ij} = \tilde w_{ij} \tilde z_i s, \quad \tilde w_{ij} \sim N(0, 1), \quad
         \tilde z_i \sim C^+(0, 1), \quad s \sim C^+(0, \tau_0)
 
-    Each half-Cauchy is split into a Gamma and an inverse Gamma, :math:`\sqrt{ab} \sim C^+(0, k)` for
-    :math:`a \sim \mathrm{Gamma}(1/2, \text{scale}=k^2)`, :math:`b \sim \mathrm{InvGamma}(1/2, 1)`,
-    whose divergences from a log-normal are known in closed form.
+    Each half-Cauchy is split into a Gamma and an inverse Gamma, :math:`\sqrt{ab} \sim C^+(0, k)`
+    for :math:`a \sim \mathrm{Gamma}(1/2, \text{scale}=k^2)`, :math:`b \sim \mathrm{InvGamma}(1/2,
+    1)`, whose divergences from a log-normal are known in closed form.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Horseshoe(StructuredPrior):
 class HorseshoeProgram(Program):
     """Pyro program of `Horseshoe` for one slot, non-centred."""
 
-    half: Tensor
+    one_half: Tensor
     one: Tensor
     zero: Tensor
     global_rate: Tensor
@@ -73,7 +73,7 @@ class HorseshoeProgram(Program):
     def __init__(self, slot: Slot, scale: float, group_shape: torch.Size) -> None:
         super().__init__(slot)
         self.group_shape = group_shape
-        for name, value in {"half": 0.5, "one": 1.0, "zero": 0.0}.items():
+        for name, value in {"one_half": 0.5, "one": 1.0, "zero": 0.0}.items():
             self.register_buffer(name, slot.value.new_tensor(value))
         # Gamma(1/2, scale=tau0^2): torch takes the rate.
         self.register_buffer("global_rate", slot.value.new_tensor(scale**-2))
@@ -83,19 +83,17 @@ class HorseshoeProgram(Program):
         name = self.slot_name
         groups = [self.group_shape.numel()]
         gamma, inverse_gamma = dist.Gamma, dist.InverseGamma
-        global_a = pyro.sample(f"{name}_global_a", gamma(self.half, self.global_rate))
-        global_b = pyro.sample(f"{name}_global_b", inverse_gamma(self.half, self.one))
+        global_a = pyro.sample(f"{name}_global_a", gamma(self.one_half, self.global_rate))
+        global_b = pyro.sample(f"{name}_global_b", inverse_gamma(self.one_half, self.one))
         local_a = pyro.sample(
-            f"{name}_local_a", gamma(self.half, self.one).expand(groups).to_event(1)
+            f"{name}_local_a", gamma(self.one_half, self.one).expand(groups).to_event(1)
         )
         local_b = pyro.sample(
-            f"{name}_local_b", inverse_gamma(self.half, self.one).expand(groups).to_event(1)
+            f"{name}_local_b", inverse_gamma(self.one_half, self.one).expand(groups).to_event(1)
         )
         base = pyro.sample(
             f"{name}_base",
-            dist.Normal(self.zero, self.one)
-            .expand(self.slot_shape)
-            .to_event(len(self.slot_shape)),
+            dist.Normal(self.zero, self.one).expand(self.slot_shape).to_event(len(self.slot_shape)),
         )
         # Roots first: the product of four scales can leave the range of float32.
         z = (global_a.sqrt() * global_b.sqrt()) * (local_a.sqrt() * local_b.sqrt())

@@ -20,10 +20,11 @@ class NormalJeffreys(StructuredPrior):
     r"""An improper log-uniform scale for each group.
 
     .. math::
-        w_{ij} = z_i \tilde w_{ij}, \quad p(z_i) \propto |z_i|^{-1}, \quad \tilde w_{ij} \sim N(0, 1)
+        w_{ij} = z_i \tilde w_{ij}, \quad p(z_i) \propto |z_i|^{-1}, \quad \tilde w_{ij} \sim N(0,
+        1)
 
-    Integrated over its scale, each weight is log-uniform, :math:`p(w) \propto |w|^{-1}`. The prior is
-    improper: only differences of the ELBO mean something, and it cannot be sampled.
+    Integrated over its scale, each weight is log-uniform, :math:`p(w) \propto |w|^{-1}`. The prior
+    is improper: only differences of the ELBO mean something, and it cannot be sampled.
 
     Parameters
     ----------
@@ -66,14 +67,10 @@ class NormalJeffreysProgram(Program):
     def forward(self) -> Tensor:
         """Sample group scales and standardised weights; return their product."""
         name = self.slot_name
-        z = pyro.sample(
-            f"{name}_z", LogUniform().expand([self.group_shape.numel()]).to_event(1)
-        )
+        z = pyro.sample(f"{name}_z", LogUniform().expand([self.group_shape.numel()]).to_event(1))
         base = pyro.sample(
             f"{name}_base",
-            dist.Normal(self.zero, self.one)
-            .expand(self.slot_shape)
-            .to_event(len(self.slot_shape)),
+            dist.Normal(self.zero, self.one).expand(self.slot_shape).to_event(len(self.slot_shape)),
         )
         value: Tensor = pyro.deterministic(
             name, base * z.reshape(self.group_shape), event_dim=len(self.slot_shape)

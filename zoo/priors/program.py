@@ -39,23 +39,24 @@ class PlainProgram(Program):
     def __init__(self, slot: Slot, prior: Prior) -> None:
         super().__init__(slot)
         self.cls: Callable[..., Any] = prior.family.cls
-        self.hyper: dict[str, str] = {}
-        for name, value in prior.params:
-            if isinstance(value, Prior):
-                self.add_module(name, _hyper_program(slot, name, value))
-                self.hyper[name] = name
-            else:
-                self.register_buffer(name, _constant(value, slot.value))
         self.names = [name for name, _ in prior.params]
+        for name, value in prior.params:
+            # Prefixed, because a parameter may have the name of a method of modules.
+            if isinstance(value, Prior):
+                self.add_module(f"prior_{name}", _hyper_program(slot, name, value))
+            else:
+                self.register_buffer(f"prior_{name}", _constant(value, slot.value))
 
     def forward(self) -> Tensor:
         """Sample hyper-parameters first, then the slot."""
-        values = {
-            name: getattr(self, name)() if name in self.hyper else getattr(self, name)
-            for name in self.names
-        }
+        values = {name: self._parameter(name) for name in self.names}
         fn = self.cls(**values).expand(self.slot_shape).to_event(len(self.slot_shape))
         value: Tensor = pyro.sample(self.slot_name, fn)
+        return value
+
+    def _parameter(self, name: str) -> Tensor:
+        held = getattr(self, f"prior_{name}")
+        value: Tensor = held() if isinstance(held, PlainProgram) else held
         return value
 
 

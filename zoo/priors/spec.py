@@ -2,8 +2,8 @@
 
 ``Normal(0, 1)``, ``StudentT(df=3, scale=0.5)``, nested ``Normal(0, HalfCauchy(1))`` and structured
 ``Horseshoe(scale=1e-5, group=input)`` are the same thing as the mapping
-``{dist: Normal, loc: 0, scale: {dist: HalfCauchy, scale: 1}}``. Text is read with `ast` in expression
-mode (`zoo.calls`); nothing is evaluated.
+``{dist: Normal, loc: 0, scale: {dist: HalfCauchy, scale: 1}}``. Text is read with `ast` in
+expression mode (`zoo.calls`); nothing is evaluated.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,8 @@ class Prior:
         if isinstance(source, Mapping):
             return _from_mapping(source, depth=1)
         raise PriorError(
-            f"a prior is text like 'Normal(0, 1)' or a mapping like {{dist: Normal, loc: 0, scale: 1}}. "
+            "a prior is text like 'Normal(0, 1)' or a mapping like "
+            "{dist: Normal, loc: 0, scale: 1}. "
             f"Got {short(source)} of type {type(source).__name__}."
         )
 

@@ -1,0 +1,349 @@
+"""The command line. Heavy imports happen inside the commands, so that help answers at once."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from zoo._version import __version__
+from zoo.errors import ConfigError, ZooError
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="zoo",
+    help="Bayesian deep learning on Pyro: pick a method, swap its priors, fit it, read the report.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # errors on one line, help without boxes
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line; mistakes of the user end in one line and exit code 2."""
+    with explained_errors():
+        app()
+
+
+@contextmanager
+def explained_errors() -> Iterator[None]:
+    """Turn an error that input caused into a message and an exit code."""
+    try:
+        yield
+    except ZooError as error:
+        typer.echo(f"zoo: error: {' '.join(str(error).split())}", err=True)
+        sys.exit(EXIT_BAD_INPUT)
+    except KeyboardInterrupt as interrupt:
+        message = str(interrupt) or "interrupted"
+        typer.echo(f"zoo: {message}", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pyro-zoo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("list")
+def list_command(
+    pattern: Annotated[str, typer.Argument(help="Wildcard, for example '*horseshoe*'.")] = "*",
+    task: Annotated[
+        str | None, typer.Option(help="Only methods for this task: regression, ...")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the methods of the zoo."""
+    from zoo.registry import get, list_models
+
+    entries = [get(name) for name in list_models(pattern, task=task)]
+    if as_json:
+        rows = [
+            {
+                "name": entry.name,
+                "summary": entry.summary,
+                "tasks": list(entry.tasks),
+                "priors": dict(entry.priors),
+                "compresses": entry.compresses,
+                "analytic_kl": entry.analytic_kl,
+                "truth": entry.truth,
+                "reference": entry.reference,
+            }
+            for entry in entries
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    if not entries:
+        raise ConfigError(f"no method matches {pattern!r}. Known: {', '.join(list_models())}.")
+    width = max(len(entry.name) for entry in entries)
+    for entry in entries:
+        typer.echo(f"{entry.name:{width}}  {entry.summary}")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A method, see 'zoo list'.")],
+    net: Annotated[str, typer.Option(help="Network whose slots are shown.")] = "mlp:4-8-2",
+    likelihood: Annotated[str, typer.Option(help="Likelihood.")] = "categorical",
+    prior: Annotated[
+        list[str] | None, typer.Option(help="Prior swap, 'PATTERN=PRIOR'; repeatable.")
+    ] = None,
+    bayesian: Annotated[
+        list[str] | None, typer.Option(help="Pattern of Bayesian parameters; repeatable.")
+    ] = None,
+) -> None:
+    """Show a method: the model in words and formulas, and every slot with its prior and guide."""
+    from zoo.describe import describe_method
+
+    typer.echo(
+        describe_method(
+            name,
+            net=net,
+            likelihood=likelihood,
+            priors=_parse_prior_flags(prior),
+            bayesian=tuple(bayesian) if bayesian else None,
+        )
+    )
+
+
+@app.command()
+def data(
+    name: Annotated[
+        str | None, typer.Argument(help="A data set; without it all are listed.")
+    ] = None,
+) -> None:
+    """List the data sets that need no file."""
+    from zoo.data import describe, list_datasets
+
+    names = [name] if name else list_datasets()
+    for info in map(describe, names):
+        typer.echo(
+            f"{info.name:22}{info.task:16}{info.num_rows:>6} rows {info.num_features:>4} features  "
+            f"{info.description}"
+        )
+
+
+@app.command()
+def fit(
+    method: Annotated[str | None, typer.Argument(help="A method, see 'zoo list'.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set (see 'zoo data'), or a CSV or Parquet file.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Column of the file to predict.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="regression, classification or counts; else inferred.")
+    ] = None,
+    missing: Annotated[
+        str | None, typer.Option(help="Missing values: refuse (default), impute or drop.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Column of the file to leave out; repeatable.")
+    ] = None,
+    test_fraction: Annotated[float | None, typer.Option(help="Share of test rows.")] = None,
+    net: Annotated[
+        str | None,
+        typer.Option(help="mlp, mlp:64-100-10, linear, lenet300, lenet5, module:path.py:function."),
+    ] = None,
+    likelihood: Annotated[
+        str | None,
+        typer.Option(
+            help="gaussian, gaussian(noise=0.1), gaussian(noise=heteroscedastic), student_t(df=4), "
+            "bernoulli, categorical, poisson."
+        ),
+    ] = None,
+    prior: Annotated[
+        list[str] | None,
+        typer.Option(help="Prior swap, for example '*.weight=Normal(0, 1)'; repeatable."),
+    ] = None,
+    bayesian: Annotated[
+        list[str] | None,
+        typer.Option(help="Pattern of Bayesian parameters, the rest are points; repeatable."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides split, start, batches, noise.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:0, ...")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
+    num_steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="constant, linear or cosine.")] = None,
+    kl_warmup: Annotated[
+        float | None, typer.Option(help="Share of the run over which the KL is phased in.")
+    ] = None,
+    init_scale: Annotated[float | None, typer.Option(help="Posterior sd at the start.")] = None,
+    grad_clip: Annotated[float | None, typer.Option(help="Largest gradient norm.")] = None,
+    num_particles: Annotated[int | None, typer.Option(help="Posterior draws per step.")] = None,
+    validation_fraction: Annotated[
+        float | None, typer.Option(help="Share of training rows held out for early stopping.")
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Evaluations without improvement before stopping.")
+    ] = None,
+    num_samples: Annotated[
+        int | None, typer.Option(help="Posterior draws that are stored.")
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Steps between two checkpoints.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file with any of these; flags come first.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory; by default the next number under runs/.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue an interrupted run from its checkpoint.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Fit a method, and write a run directory with posterior, metrics and report."""
+    flags = {
+        name: value
+        for name, value in locals().items()
+        if name not in ("prior", "config", "out", "resume", "quiet") and value is not None
+    }
+    flags = {name: tuple(v) if isinstance(v, list) else v for name, v in flags.items()}
+    if prior:
+        flags["priors"] = _parse_prior_flags(prior)
+    if resume is not None and (flags or config or out):
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in flags) or "--config or --out"
+        raise ConfigError(f"--resume repeats the stored configuration; it does not take {given}.")
+    progress_bar = False if quiet else None
+    if resume is not None:
+        _fit_resumed(resume, progress_bar)
+    else:
+        _fit_new(flags, config, out, progress_bar)
+
+
+def _fit_new(
+    flags: dict[str, Any], config: Path | None, out: Path | None, progress_bar: bool | None
+) -> None:
+    from zoo.config import make_config, read_config
+
+    values = read_config(config) if config else {}
+    if "priors" in flags and isinstance(values.get("priors"), dict):
+        flags["priors"] = values["priors"] | flags["priors"]
+    if "data" in flags:
+        values.pop("data_sha256", None)
+    values |= flags
+    if "method" not in values or "data" not in values:
+        raise ConfigError("name a method and data, for example: zoo fit mean_field --data digits")
+    checked = make_config(**values)
+
+    from zoo import workflow
+    from zoo.store import RunDirectory
+
+    prepared = workflow.prepare(checked)
+    directory = RunDirectory.new(out)
+    with _interruptible(directory.path):
+        _print_results(workflow.run(prepared, directory, progress_bar=progress_bar))
+
+
+def _fit_resumed(path: Path, progress_bar: bool | None) -> None:
+    from zoo import workflow
+    from zoo.store import RunDirectory
+
+    with _interruptible(path):
+        _print_results(workflow.resume(RunDirectory(path), progress_bar=progress_bar))
+
+
+@contextmanager
+def _interruptible(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; the checkpoint is saved. Continue with: zoo fit --resume {path}"
+        ) from None
+
+
+def _print_results(fitted: Any) -> None:
+    from zoo.store import METRICS, REPORT, RunDirectory
+
+    metrics = RunDirectory(fitted.path).read_json(METRICS)
+    width = max(map(len, metrics))
+    for name, value in metrics.items():
+        typer.echo(f"{name:{width}}  {value:.6g}")
+    typer.echo(f"run     {fitted.path}")
+    typer.echo(f"report  {fitted.path / REPORT}")
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A finished run directory.")],
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet file with the input columns.")],
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file to write; by default standard output.")
+    ] = None,
+    num_samples: Annotated[int | None, typer.Option(help="Posterior draws.")] = None,
+    interval: Annotated[
+        float, typer.Option(help="Probability inside the interval of a numeric prediction.")
+    ] = 0.9,
+) -> None:
+    """Predict the rows of a table: means or classes, intervals, both parts of the uncertainty."""
+    from zoo.data import read_table
+    from zoo.predictions import prediction_table
+    from zoo.workflow import load
+
+    if not 0 < interval < 1:
+        raise ConfigError(f"the interval is a probability between 0 and 1. Got {interval}.")
+    fitted = load(run)
+    prediction = fitted.predict(read_table(file), num_samples=num_samples)
+    table = prediction_table(prediction, interval=interval)
+    if out is None:
+        typer.echo(table.to_csv(index=False), nl=False)
+        return
+    from zoo.store import atomic_path
+
+    with atomic_path(out) as temporary:
+        table.to_csv(temporary, index=False)
+    typer.echo(f"{len(table)} predictions written to {out}")
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="A method, see 'zoo list'.")],
+) -> None:
+    """Run the contract checks on a method, ending with the two that have an exact answer."""
+    from zoo.testing import run_checks
+
+    failed = 0
+    for result in run_checks(name):
+        typer.echo(
+            f"{result.status:16}{result.check}{'  ' + result.detail if result.detail else ''}"
+        )
+        failed += not result.ok
+    if failed:
+        typer.echo(f"{failed} checks failed", err=True)
+        raise typer.Exit(1)
+
+
+def _parse_prior_flags(flags: list[str] | None) -> dict[str, str]:
+    """Split 'PATTERN=PRIOR' at the first '='; a prior alone goes to every weight."""
+    priors: dict[str, str] = {}
+    for flag in flags or []:
+        pattern, separator, prior = flag.partition("=")
+        # 'Normal(loc=0, scale=1)' has its first '=' inside the parentheses.
+        if not separator or "(" in pattern:
+            pattern, prior = "*weight", flag
+        priors[pattern.strip()] = prior.strip()
+    return priors
+
+
+if __name__ == "__main__":
+    main()
