@@ -45,7 +45,10 @@ def parse_call(text: str, *, what: str, example: str, error: type[ZooError]) -> 
 
 def short(value: object) -> str:
     """Return a value's repr, cut to what fits in a message."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; endless nesting
+        text = f"a value of type {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

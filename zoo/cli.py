@@ -40,9 +40,8 @@ def explained_errors() -> Iterator[None]:
     except ZooError as error:
         typer.echo(f"zoo: error: {' '.join(str(error).split())}", err=True)
         sys.exit(EXIT_BAD_INPUT)
-    except KeyboardInterrupt as interrupt:
-        message = str(interrupt) or "interrupted"
-        typer.echo(f"zoo: {message}", err=True)
+    except KeyboardInterrupt:
+        typer.echo("zoo: interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)
 
 
@@ -264,12 +263,16 @@ def _fit_resumed(path: Path, progress_bar: bool | None) -> None:
 
 @contextmanager
 def _interruptible(path: Path) -> Iterator[None]:
+    """Say how to go on after Ctrl-C; said here, because typer swallows the exception."""
+    from zoo.store import CHECKPOINT
+
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"interrupted; the checkpoint is saved. Continue with: zoo fit --resume {path}"
-        ) from None
+        saved = (path / CHECKPOINT).exists()
+        what = "the checkpoint is saved" if saved else "there is no checkpoint yet"
+        typer.echo(f"zoo: interrupted; {what}. Continue with: zoo fit --resume {path}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _print_results(fitted: Any) -> None:

@@ -19,7 +19,7 @@ class RunConfig(BaseModel):
     configuration repeats its run even after a default has changed.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     method: str
     data: str | None = None

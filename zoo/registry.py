@@ -52,7 +52,7 @@ class Recipe:
 
     num_steps: int = 3000
     batch_size: int = 128
-    lr: float = 3e-3
+    lr: float = 1e-2
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     kl_warmup: float = 0.25
     init_scale: float = 0.01

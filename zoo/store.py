@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from zoo.errors import StoreError
@@ -31,6 +31,8 @@ REPORT = "report.html"
 #: Where runs go when no directory is named.
 RUNS = Path("runs")
 FORMAT = "1"
+#: Numbers under `RUNS` that are tried when other processes take them first.
+MAX_TRIES = 100
 
 
 class RunDirectory:
@@ -54,7 +56,9 @@ class RunDirectory:
         StoreError
             If it cannot be made, or already holds a run.
         """
-        run = cls(next_run_path(RUNS) if path is None else path)
+        if path is None:
+            return cls(_make_next(RUNS))
+        run = cls(path)
         with _explained(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
             if any(run.path.iterdir()):
@@ -108,7 +112,8 @@ class RunDirectory:
         # Views that share memory are refused by the format, and would not come back as views.
         copies = {key: value.detach().cpu().clone() for key, value in tensors.items()}
         with atomic_path(self.path / name) as temporary:
-            save_file(copies, temporary, metadata=header)
+            # Not `save_file`, which makes files that only their owner may read.
+            temporary.write_bytes(save(copies, metadata=header))
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Read what `write_tensors` wrote.
@@ -133,7 +138,13 @@ class RunDirectory:
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
-        (self.path / name).unlink(missing_ok=True)
+        with _explained(self.path / name):
+            (self.path / name).unlink(missing_ok=True)
+
+    def remove_leftovers(self) -> None:
+        """Remove temporary files that a killed process left behind."""
+        for leftover in self.path.glob(".*.tmp"):
+            self.remove(leftover.name)
 
 
 @contextlib.contextmanager
@@ -161,6 +172,17 @@ def _explained(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise StoreError(f"cannot write {str(path)!r}: {reason}.") from None
+
+
+def _make_next(root: Path) -> Path:
+    """Make the next numbered directory; another process may take a number first."""
+    with _explained(root):
+        for _ in range(MAX_TRIES):
+            path = next_run_path(root)
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(parents=True)
+                return path
+    raise StoreError(f"cannot make a numbered directory under {str(root)!r}. Name one with --out.")
 
 
 def next_run_path(root: Path) -> Path:

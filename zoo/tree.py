@@ -84,7 +84,8 @@ def posterior_tree(
 
 def write_tree(tree: xarray.DataTree, path: Path) -> None:
     """Write a tree to netCDF."""
-    tree.to_netcdf(path, engine="h5netcdf")
+    # HDF5 takes the process down when the disk is full, so it works in memory.
+    path.write_bytes(tree.to_netcdf(engine="h5netcdf"))
 
 
 def read_tree(path: str | Path) -> xarray.DataTree:

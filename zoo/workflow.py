@@ -140,6 +140,7 @@ def resume(
         raise StoreError(f"the run in {str(directory.path)!r} is finished: nothing to resume.")
     directory.require_config()
     prepared = prepare(make_config(**read_config(directory.path / store.CONFIG)), net=net)
+    directory.remove_leftovers()
     if (directory.path / store.CHECKPOINT).exists():
         try:
             prepared.svi.load_state(*directory.read_tensors(store.CHECKPOINT))
@@ -209,10 +210,10 @@ def _load_dataset(config: RunConfig) -> Dataset:
 def _split_validation(config: RunConfig, num_rows: int) -> tuple[Tensor, Tensor]:
     """Return rows to train on and rows held out for early stopping."""
     num_held_out = round(config.validation_fraction * num_rows)
-    if num_held_out >= num_rows:
+    if 2 * num_held_out > num_rows:
         raise ConfigError(
-            f"validation_fraction={config.validation_fraction} of {num_rows} rows leaves none to "
-            "train on."
+            f"validation_fraction={config.validation_fraction} holds out {num_held_out} of "
+            f"{num_rows} rows; at least half must be left to train on."
         )
     generator = torch.Generator().manual_seed(child_seed(config.seed, VALIDATION_STREAM))
     order = torch.randperm(num_rows, generator=generator)

@@ -260,7 +260,8 @@ def log_predictive_density(log_likelihoods: Tensor) -> Tensor:
 
 
 def _entropy(probabilities: Tensor) -> Tensor:
-    return torch.special.entr(probabilities).sum(-1)
+    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropy
 
 
 def _numpy(value: Tensor) -> Array:

@@ -4,6 +4,7 @@ import contextlib
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -113,6 +114,7 @@ class SVI:
         self.parameters = [p for p in self.objective.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=recipe.lr, fused=True)
         self._rng = _seeded_rng(child_seed(seed, NOISE_STREAM), x.device)
+        self._running = False
 
     def run(
         self,
@@ -144,7 +146,10 @@ class SVI:
             pyro.settings.context(module_local_params=True),
             self._own_rng(),
             self._bar(progress_bar) as bar,
+            warnings.catch_warnings(),
         ):
+            # Pyro warns at every step; a run that diverges ends in one error.
+            warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
             while not self._finished():
                 started = time.monotonic()
                 self._step()
@@ -156,7 +161,8 @@ class SVI:
                     save(self)
                 if stop.requested:
                     raise Interrupted
-        self._restore_best()
+            self._restore_best()
+            self._check_result()
         self.objective.eval()
         return torch.stack(self.progress.losses).cpu() if self.progress.losses else torch.zeros(0)
 
@@ -184,10 +190,22 @@ class SVI:
 
     def _check_finite(self) -> None:
         if not torch.isfinite(self.progress.losses[-1]):
-            raise DivergedError(
-                f"the loss is not finite at step {self.progress.step}. Try a smaller learning rate "
-                f"(now {self.recipe.lr}), gradient clipping, or float64."
-            )
+            finite = torch.isfinite(torch.stack(self.progress.losses)).tolist()
+            raise self._diverged(finite.index(False) + 1)
+
+    def _check_result(self) -> None:
+        """Look at the objective after the last update, which no step has computed."""
+        last = self.progress.step - 1
+        rows = batch_rows(len(self.x), self.recipe.batch_size, last, self.seed).to(self.x.device)
+        model, guide = self.objective.model, self.objective.guide
+        if not math.isfinite(estimate_elbo(model, guide, self.x[rows], self.y[rows])):
+            raise self._diverged(self.progress.step)
+
+    def _diverged(self, step: int) -> DivergedError:
+        return DivergedError(
+            f"the loss is not finite at step {step}. Try a smaller learning rate "
+            f"(now {self.recipe.lr}), gradient clipping, or float64."
+        )
 
     # ------------------------------------------------------------------ early stopping
 
@@ -223,7 +241,8 @@ class SVI:
         for index, slot in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{key}": value for key, value in slot.items()}
         tensors |= {f"best.{k}": v for k, v in progress.best.items()}
-        tensors |= {f"rng.{k}": v for k, v in _get_rng(self.x.device).items()}
+        rng = _get_rng(self.x.device) if self._running else self._rng
+        tensors |= {f"rng.{k}": v for k, v in rng.items()}
         if progress.losses:
             tensors["losses"] = torch.stack(progress.losses)
         numbers = {
@@ -261,9 +280,11 @@ class SVI:
         """Use this run's random numbers, and give the caller's back afterwards."""
         caller = _get_rng(self.x.device)
         _set_rng(self._rng, self.x.device)
+        self._running = True
         try:
             yield
         finally:
+            self._running = False
             self._rng = _get_rng(self.x.device)
             _set_rng(caller, self.x.device)
 

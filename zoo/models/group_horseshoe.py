@@ -35,7 +35,7 @@ PRIORS = {"*": "Normal(0, 1)", "*weight": "Horseshoe(scale=1e-5, group=auto)"}
     priors=PRIORS,
     # Log-variances start at -9 (a standard deviation of 0.011) as in the published recipe: training
     # begins as a deterministic network and the KL is phased in.
-    recipe=Recipe(num_steps=4000, batch_size=128, lr=3e-3, kl_warmup=0.25, init_scale=0.011),
+    recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.011),
     reference="Louizos, Ullrich and Welling (2017), Bayesian Compression for Deep Learning",
     exactness="mean_field",
     truth="nuts",

@@ -30,7 +30,7 @@ PRIORS = {"*": "Normal(0, 1)"}
 
 @register(
     priors=PRIORS,
-    recipe=Recipe(num_steps=3000, batch_size=128, lr=3e-3, kl_warmup=0.25, init_scale=0.05),
+    recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.05),
     reference="Graves (2011), Practical Variational Inference for Neural Networks",
     exactness="mean_field",
     truth="exact",

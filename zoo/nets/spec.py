@@ -13,7 +13,7 @@ from zoo.nets.lenet import lenet5
 from zoo.nets.mlp import ACTIVATIONS, mlp
 
 #: Hidden units of the network that is used when none is asked for.
-DEFAULT_HIDDEN = 100
+DEFAULT_HIDDEN = 50
 
 
 @dataclass(frozen=True)

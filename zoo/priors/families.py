@@ -156,6 +156,8 @@ class Family:
         numbers = {name: _typical_value(value) for name, value in arguments.items()}
         try:
             distribution: Distribution = self.cls(**numbers, validate_args=True)
+            if distribution.batch_shape or distribution.event_shape:
+                raise ValueError("its values are not single numbers")
         except (ValueError, NotImplementedError) as error:
             values = ", ".join(f"{name}={value}" for name, value in arguments.items())
             raise PriorError(
@@ -245,27 +247,36 @@ def _distribution_classes() -> dict[str, type]:
 
 
 def _plain_family(name: str, cls: type) -> Family:
-    refuse = PriorError(
-        f"{name} cannot be a prior of a single weight: it is not a continuous univariate "
-        f"distribution with numbers as parameters. Common ones: {COMMON}."
-    )
+    try:
+        parameters = _read_signature(cls)
+    except NotImplementedError:  # torch cannot tell the dimensions of the class
+        parameters = None
+    if parameters is None:
+        raise PriorError(
+            f"{name} cannot be a prior of a single weight: it is not a continuous univariate "
+            f"distribution with numbers as parameters. Common ones: {COMMON}."
+        )
+    return Family(name, parameters, cls)
+
+
+def _read_signature(cls: type) -> tuple[Parameter, ...] | None:
+    """Return the parameters of a distribution, or None if it cannot be a prior."""
     declared = cls.__dict__.get("arg_constraints", getattr(cls, "arg_constraints", None))
-    signature = [p for p in inspect.signature(cls).parameters.values() if p.name != "validate_args"]
-    if not isinstance(declared, Mapping):  # Uniform: ranges depend on the other parameter
-        if not isinstance(declared, property):
-            raise refuse
-        declared = {p.name: constraints.real for p in signature}
-    if not all(p.name in declared and declared[p.name].event_dim <= 1 for p in signature):
-        raise refuse
-    parameters = tuple(_parameter(p, declared[p.name]) for p in signature)
-    family = Family(name, parameters, cls)
+    signature = dict(inspect.signature(cls).parameters)
+    if signature.pop("validate_args", None) is None or declared is Distribution.arg_constraints:
+        return None  # not made like a torch distribution, or only a base class
+    if isinstance(declared, property):  # Uniform: ranges depend on the other parameter
+        declared = dict.fromkeys(signature, constraints.real)
+    if not isinstance(declared, Mapping):
+        return None
+    # A parameter without a declared range stays at its default, and that must be None.
+    taken = [p for p in signature.values() if p.name in declared or p.default is not None]
+    if not all(p.name in declared and declared[p.name].event_dim <= 1 for p in taken):
+        return None
     support = getattr(cls, "support", None)
-    if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
-        if support.is_discrete or support.event_dim:
-            raise refuse
-    elif getattr(support, "is_discrete", False) or getattr(support, "event_dim", 0):
-        raise refuse
-    return family
+    if getattr(support, "is_discrete", False) or getattr(support, "event_dim", 0):
+        return None
+    return tuple(_parameter(p, declared[p.name]) for p in taken)
 
 
 def _parameter(parameter: inspect.Parameter, constraint: constraints.Constraint) -> Parameter:

@@ -44,7 +44,10 @@ class Horseshoe(StructuredPrior):
     scale: float = 1e-5
     group: Grouping = "auto"
 
-    ranges: ClassVar[dict[str, constraints.Constraint]] = {"scale": constraints.positive}
+    ranges: ClassVar[dict[str, constraints.Constraint]] = {
+        # Its square and the inverse of that must be normal numbers, also in float32.
+        "scale": constraints.interval(1e-18, 1e18)
+    }
 
     def program(self, slot: Slot) -> "HorseshoeProgram":
         """Return the program with sites for the four scales and the standardised weights."""

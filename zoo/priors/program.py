@@ -12,6 +12,7 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from zoo.errors import PriorError
 from zoo.priors.spec import Prior, Value
 from zoo.slots import Slot
 
@@ -66,4 +67,8 @@ def _hyper_program(slot: Slot, parameter: str, prior: Prior) -> PlainProgram:
 
 
 def _constant(value: Value, like: Tensor) -> Tensor:
-    return torch.tensor(value, dtype=like.dtype, device=like.device)
+    exact = torch.tensor(value, dtype=torch.float64)
+    constant = exact.to(like)
+    if not constant.isfinite().all() or (constant.cpu() == 0).ne(exact == 0).any():
+        raise PriorError(f"{like.dtype} cannot hold the number {value} of a prior.")
+    return constant

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from zoo.calls import MAX_DEPTH, Argument, Call, finite_number, parse_call, short
+from zoo.calls import MAX_DEPTH, MAX_TEXT, Argument, Call, finite_number, parse_call, short
 from zoo.errors import PriorError
 from zoo.priors.families import Family, find_family
 
@@ -136,7 +136,17 @@ def _complete(family: Family, positional: list[Value], keywords: dict[str, Value
     """Bind arguments to the family's signature, fill in the defaults and check every value."""
     arguments = family.bind(positional, keywords)
     family.check(arguments)
-    return Prior(family.name, tuple(arguments.items()))
+    prior = Prior(family.name, tuple(arguments.items()))
+    # Mappings could be deeper and longer than text, but every prior must be writable as text.
+    if _depth(prior) > MAX_DEPTH:
+        raise PriorError(f"hyper-priors may be nested at most {MAX_DEPTH} deep.")
+    if len(str(prior)) > MAX_TEXT:
+        raise PriorError(f"a prior has at most {MAX_TEXT} characters. Got {short(str(prior))}.")
+    return prior
+
+
+def _depth(prior: Prior) -> int:
+    return 1 + max((_depth(v) for _, v in prior.params if isinstance(v, Prior)), default=0)
 
 
 def _plain(value: Value) -> Any:
