@@ -33,8 +33,16 @@ class Guide(nn.Module):
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
         """Draw all sites ``num_samples`` times in one vectorised call, stacked in front."""
-        with poutine.block(), pyro.plate("_draws", num_samples, dim=-1 - self.plate_nesting):
-            return self.sample_sites()
+        nesting = self.plate_nesting
+        with poutine.block(), poutine.trace() as recorded:
+            with pyro.plate("_draws", num_samples, dim=-1 - nesting):
+                values = self.sample_sites()
+        # A site outside of another's plates has dimensions of size one in their place.
+        for name, value in values.items():
+            frames = recorded.trace.nodes[name]["cond_indep_stack"]
+            depth = max((-(f.dim or 0) for f in frames if f.name != "_draws"), default=0)
+            values[name] = value.reshape(num_samples, *value.shape[1 + nesting - depth :])
+        return values
 
     @property
     def plate_nesting(self) -> int:

@@ -13,6 +13,7 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor, nn
 from torch.distributions import biject_to, constraints
 
+import guides.distributions  # noqa: F401  (registers the divergences of log-normal posteriors)
 from guides.base import Guide
 
 
@@ -160,12 +161,20 @@ def _is_subsample(site: Mapping[str, Any]) -> bool:
     return bool(site["infer"].get("_do_not_trace")) or type(site["fn"]).__name__ == "_Subsample"
 
 
+def _some_parameter(fn: Any) -> Tensor:
+    """Return any tensor of a distribution: it tells precision and device."""
+    for value in vars(fn).values():
+        if torch.is_tensor(value):
+            return value
+    return _some_parameter(fn.base_dist) if hasattr(fn, "base_dist") else torch.empty(())
+
+
 def _start_of(fn: Any) -> Tensor:
     """Median of a distribution where it is known, else zero in unconstrained space."""
     base = fn
     while isinstance(base, torch.distributions.Independent):
         base = base.base_dist
-    like = next((v for v in vars(base).values() if torch.is_tensor(v)), torch.empty(()))
+    like = _some_parameter(base)
     try:
         median: Tensor = base.icdf(like.new_tensor(0.5)).expand(fn.shape())
     except (NotImplementedError, AttributeError):

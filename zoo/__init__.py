@@ -43,6 +43,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "data":  # the package of data sets, as zoo.data.load(...)
+        return importlib.import_module("zoo.data")
     if name not in _HOMES:
         raise AttributeError(f"module 'zoo' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

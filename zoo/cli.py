@@ -14,6 +14,8 @@ from zoo.errors import ConfigError, ZooError
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+#: Flags that decide which numbers a run is trained on.
+DATA_FLAGS = {"data", "target", "task", "missing", "ignore", "test_fraction", "seed"}
 
 app = typer.Typer(
     name="zoo",
@@ -237,7 +239,7 @@ def _fit_new(
     values = read_config(config) if config else {}
     if "priors" in flags and isinstance(values.get("priors"), dict):
         flags["priors"] = values["priors"] | flags["priors"]
-    if "data" in flags:
+    if DATA_FLAGS & flags.keys():  # other rows, or the same ones split in another way
         values.pop("data_sha256", None)
     values |= flags
     if "method" not in values or "data" not in values:

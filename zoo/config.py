@@ -90,7 +90,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read the configuration {str(path)!r}: {error}") from None
     try:
         values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise ConfigError(f"{str(path)!r} is not valid YAML: {problem}") from None
     if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):

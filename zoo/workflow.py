@@ -82,7 +82,10 @@ def fit(
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that is ready to train: everything has been checked, nothing has been written."""
+    """A run that is ready to train: everything has been checked, nothing has been written.
+
+    The training part of `dataset` is what the model sees, without rows held out for early stopping.
+    """
 
     assembly: Assembly
     svi: SVI
@@ -117,7 +120,7 @@ def prepare(
         num_particles=config.num_particles,
         early_stopping=stopping,
     )
-    return Prepared(assembly, svi, dataset)
+    return Prepared(assembly, svi, _keep_rows(dataset, train))
 
 
 def run(
@@ -167,7 +170,11 @@ def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
     config = make_config(**read_config(directory.path / store.CONFIG))
     schema = Schema.from_dict(directory.read_json(store.DATA))
     tensors, numbers = directory.read_tensors(store.GUIDE)
-    assembly = assemble(config, schema, num_data=int(numbers["num_data"]), net=net)
+    try:
+        losses, num_data, seconds = tensors["losses"], numbers["num_data"], numbers["seconds"]
+    except KeyError as error:
+        raise StoreError(f"{str(directory.path / store.GUIDE)!r} lacks {error}.") from None
+    assembly = assemble(config, schema, num_data=int(num_data), net=net)
     for part, module in (("model.", assembly.model), ("guide.", assembly.guide)):
         own = {k.removeprefix(part): v for k, v in tensors.items() if k.startswith(part)}
         try:
@@ -177,14 +184,15 @@ def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
                 f"{str(directory.path / store.GUIDE)!r} does not fit its configuration: "
                 f"{' '.join(str(error).split())[:200]}"
             ) from None
-    return Fit(assembly, schema, tensors["losses"], numbers["seconds"], directory.path)
+    return Fit(assembly, schema, losses, seconds, directory.path)
 
 
 def save(fitted: Fit, out: str | Path, dataset: Dataset) -> Fit:
     """Write a fit that was made in memory to a run directory."""
+    train, _ = _split_validation(fitted.config, len(dataset.X_train))
     directory = RunDirectory.new(out)
     _write_inputs(directory, fitted.config, dataset)
-    return _write_outputs(fitted, directory, dataset)
+    return _write_outputs(fitted, directory, _keep_rows(dataset, train))
 
 
 def _load_dataset(config: RunConfig) -> Dataset:
@@ -218,6 +226,12 @@ def _split_validation(config: RunConfig, num_rows: int) -> tuple[Tensor, Tensor]
     generator = torch.Generator().manual_seed(child_seed(config.seed, VALIDATION_STREAM))
     order = torch.randperm(num_rows, generator=generator)
     return order[num_held_out:].sort().values, order[:num_held_out].sort().values
+
+
+def _keep_rows(dataset: Dataset, rows: Tensor) -> Dataset:
+    """Return a data set with only these training rows."""
+    kept = rows.numpy()
+    return replace(dataset, X_train=dataset.X_train[kept], y_train=dataset.y_train[kept])
 
 
 def _train(prepared: Prepared, directory: RunDirectory | None, progress_bar: bool | None) -> Fit:

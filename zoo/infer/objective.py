@@ -45,14 +45,28 @@ class Objective(nn.Module):
         A `zoo.bnn.BNN` and its guide.
     num_particles
         Posterior draws per step.
+    vectorize_particles
+        Whether they are one batched call instead of a loop; the network must then accept weights
+        with leading dimensions.
     """
 
     kl_weight: Tensor
 
-    def __init__(self, model: BNN, guide: Guide, num_particles: int = 1) -> None:
+    def __init__(
+        self,
+        model: BNN,
+        guide: Guide,
+        num_particles: int = 1,
+        *,
+        vectorize_particles: bool = False,
+    ) -> None:
         super().__init__()
         self.model, self.guide = model, guide
-        self.elbo = TraceMeanField_ELBO(num_particles=num_particles)
+        self.elbo = TraceMeanField_ELBO(
+            num_particles=num_particles,
+            vectorize_particles=vectorize_particles,
+            max_plate_nesting=1,
+        )
         self.register_buffer("kl_weight", next(iter(guide.parameters())).new_ones(()))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:

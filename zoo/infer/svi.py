@@ -88,8 +88,8 @@ class SVI:
         Steps, learning rate, schedule, warm-up, clipping.
     seed
         Decides batches and noise.
-    num_particles
-        Posterior draws per step.
+    num_particles, vectorize_particles
+        Posterior draws per step, and whether they are one batched call.
     early_stopping
         Held-out rows and patience, or None.
     """
@@ -104,9 +104,12 @@ class SVI:
         recipe: Recipe,
         seed: int,
         num_particles: int = 1,
+        vectorize_particles: bool = False,
         early_stopping: EarlyStopping | None = None,
     ) -> None:
-        self.objective = Objective(model, guide, num_particles).to(x.device)
+        self.objective = Objective(
+            model, guide, num_particles, vectorize_particles=vectorize_particles
+        ).to(x.device)
         self.x, self.y = x, y
         self.recipe, self.seed = recipe, seed
         self.early_stopping = early_stopping

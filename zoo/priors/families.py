@@ -17,6 +17,7 @@ import torch
 from torch.distributions import Distribution, constraints, transform_to
 
 import zoo.distributions
+from zoo.calls import short
 from zoo.errors import PriorError, did_you_mean
 
 if TYPE_CHECKING:
@@ -110,9 +111,10 @@ class Family:
             self._instantiate(arguments)  # relations between parameters: Uniform(low < high)
 
     def _check_one(self, parameter: Parameter, value: "Value") -> None:
+        shown = short(value) if isinstance(value, str) else value
         wrong = PriorError(
             f"the parameter {parameter.name!r} of {self.name} must be {parameter.accepts}"
-            f"{'' if self.structured else ' or a hyper-prior'}. Got {value}."
+            f"{'' if self.structured or parameter.is_list else ' or a hyper-prior'}. Got {shown}."
         )
         if parameter.choices:
             if value not in parameter.choices:

@@ -99,8 +99,9 @@ class HorseshoeProgram(Program):
             dist.Normal(self.zero, self.one).expand(self.slot_shape).to_event(len(self.slot_shape)),
         )
         # Roots first: the product of four scales can leave the range of float32.
-        z = (global_a.sqrt() * global_b.sqrt()) * (local_a.sqrt() * local_b.sqrt())
+        s = (global_a.sqrt() * global_b.sqrt()).unsqueeze(-1)
+        z = s * (local_a.sqrt() * local_b.sqrt())
         value: Tensor = pyro.deterministic(
-            name, base * z.reshape(self.group_shape), event_dim=len(self.slot_shape)
+            name, base * z.reshape(z.shape[:-1] + self.group_shape), event_dim=len(self.slot_shape)
         )
         return value

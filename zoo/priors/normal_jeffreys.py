@@ -73,6 +73,6 @@ class NormalJeffreysProgram(Program):
             dist.Normal(self.zero, self.one).expand(self.slot_shape).to_event(len(self.slot_shape)),
         )
         value: Tensor = pyro.deterministic(
-            name, base * z.reshape(self.group_shape), event_dim=len(self.slot_shape)
+            name, base * z.reshape(z.shape[:-1] + self.group_shape), event_dim=len(self.slot_shape)
         )
         return value

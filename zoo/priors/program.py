@@ -50,15 +50,21 @@ class PlainProgram(Program):
 
     def forward(self) -> Tensor:
         """Sample hyper-parameters first, then the slot."""
-        values = {name: self._parameter(name) for name in self.names}
-        fn = self.cls(**values).expand(self.slot_shape).to_event(len(self.slot_shape))
-        value: Tensor = pyro.sample(self.slot_name, fn)
+        fn = self.cls(**{name: self._parameter(name) for name in self.names})
+        # Hyper-parameters may carry plates in front, when many draws are one call.
+        shape = torch.broadcast_shapes(fn.batch_shape, self.slot_shape)
+        value: Tensor = pyro.sample(
+            self.slot_name, fn.expand(shape).to_event(len(self.slot_shape))
+        )
         return value
 
     def _parameter(self, name: str) -> Tensor:
         held = getattr(self, f"prior_{name}")
-        value: Tensor = held() if isinstance(held, PlainProgram) else held
-        return value
+        if isinstance(held, PlainProgram):
+            drawn: Tensor = held()
+            return drawn.reshape(drawn.shape + (1,) * len(self.slot_shape))
+        constant: Tensor = held
+        return constant
 
 
 def _hyper_program(slot: Slot, parameter: str, prior: Prior) -> PlainProgram:

@@ -83,7 +83,9 @@ def as_text(written, *, keywords):
         for value in arguments.values()
     ]
     if keywords:
-        values = [f"{parameter}={value}" for parameter, value in zip(arguments, values, strict=True)]
+        values = [
+            f"{parameter}={value}" for parameter, value in zip(arguments, values, strict=True)
+        ]
     return f"{name}({', '.join(values)})"
 
 

@@ -1,0 +1,50 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Both create .venv and install the exact versions of constraints.txt; both are safe to repeat.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# One thread per process: small tensors gain nothing from more, and tests run side by side.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint unit slow readme bench docs clean
+
+demo: $(INSTALLED)
+	$(BIN)/zoo fit group_horseshoe --data digits --seed 0
+
+test: lint unit
+
+lint: $(INSTALLED) readme
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+unit: $(INSTALLED)
+	$(BIN)/pytest -n 2 -m "not slow"
+
+slow: $(INSTALLED)
+	$(BIN)/pytest -n 2 -m slow
+
+# The table of methods in the README is made from the registry.
+readme: $(INSTALLED)
+	$(BIN)/python -m zoo.table README.md
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks.targets
+
+docs: $(INSTALLED)
+	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"
+	$(BIN)/sphinx-build -W -b html docs docs/_build
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+# An interrupted installation leaves no stamp, so the next call starts it again.
+$(INSTALLED): setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
