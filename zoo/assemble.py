@@ -13,13 +13,16 @@ from zoo.data import Schema
 from zoo.errors import ConfigError
 from zoo.infer.schedule import child_seed
 from zoo.likelihoods import default_likelihood, parse_likelihood
-from zoo.nets import build_net
+from zoo.nets import build_net, spell_out
 from zoo.priors import PriorSource
-from zoo.registry import Entry, check_task, get
+from zoo.registry import Entry, Recipe, check_task, get
 
 #: Streams of random numbers derived from the seed of a run, beside those of the training loop.
 INIT_STREAM = 2_000_000_011
 PREDICT_STREAM = 2_000_000_033
+
+#: Multiplications of a step below which a second thread does not pay.
+WORK_FOR_THREADS = 2**25
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -57,9 +60,6 @@ def assemble(
     entry = get(config.method)
     check_task(entry, schema.task)
     likelihood_text = config.likelihood or default_likelihood(schema.task)
-    config = config.resolved(
-        entry, likelihood=likelihood_text, device=str(choose_device(config.device))
-    )
     likelihood = parse_likelihood(likelihood_text)
     if schema.task not in likelihood.tasks:
         raise ConfigError(
@@ -67,6 +67,13 @@ def assemble(
             f"target is for {schema.task}."
         )
     num_classes = len(schema.classes) or None
+    num_outputs = likelihood.num_outputs(num_classes)
+    config = config.resolved(
+        entry,
+        likelihood=likelihood_text,
+        device=str(choose_device(config.device)),
+        net=config.net and spell_out(config.net, schema.num_features, num_outputs),
+    )
     with torch.random.fork_rng():
         torch.manual_seed(child_seed(config.seed, INIT_STREAM))
         if net is None:
@@ -74,12 +81,7 @@ def assemble(
                 raise ConfigError(
                     "this run was made with a network object: pass the same network as net=."
                 )
-            net = build_net(
-                config.net,
-                schema.num_features,
-                likelihood.num_outputs(num_classes),
-                schema.image_shape,
-            )
+            net = build_net(config.net, schema.num_features, num_outputs, schema.image_shape)
     dtype, device = DTYPES[config.dtype], torch.device(config.device)
     net = net.to(dtype)
     model = create(
@@ -92,6 +94,12 @@ def assemble(
     )
     check_network(model, torch.zeros(2, *schema.input_shape, dtype=dtype), num_classes)
     guide = model.guide(init_scale=config.recipe(entry).init_scale)
+    config = config.model_copy(
+        update={
+            "priors": {name: str(prior) for name, prior in model.priors.items()},
+            "num_threads": config.num_threads or choose_threads(model, config.recipe(entry)),
+        }
+    )
     return Assembly(entry, config, model.to(device), guide.to(device))
 
 
@@ -146,6 +154,12 @@ def check_network(model: BNN, x: Tensor, num_classes: int | None) -> None:
     if not isinstance(f, Tensor):
         raise ConfigError(f"the network must return a tensor. It returned {type(f).__name__}.")
     model.likelihood.check_outputs(f, num_classes)
+
+
+def choose_threads(model: BNN, recipe: Recipe) -> int:
+    """Return one thread for small problems, where more only wait for each other, else all."""
+    work = recipe.batch_size * sum(parameter.numel() for parameter in model.net.parameters())
+    return 1 if work < WORK_FOR_THREADS else torch.get_num_threads()
 
 
 def choose_device(name: str) -> torch.device:

@@ -179,6 +179,9 @@ def fit(
     seed: Annotated[int | None, typer.Option(help="Decides split, start, batches, noise.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:0, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
+    num_threads: Annotated[
+        int | None, typer.Option(help="Threads of the CPU; by default one for small problems.")
+    ] = None,
     num_steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows per step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,

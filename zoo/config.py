@@ -38,6 +38,7 @@ class RunConfig(BaseModel):
     seed: int = Field(0, ge=0, lt=2**63)
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
+    num_threads: int | None = Field(None, ge=1)
 
     num_steps: int | None = Field(None, ge=1)
     batch_size: int | None = Field(None, ge=1)

@@ -18,7 +18,7 @@ from zoo.assemble import DTYPES, PREDICT_STREAM, Assembly
 from zoo.compress import GroupView, group_view
 from zoo.config import RunConfig
 from zoo.data import Dataset, Schema
-from zoo.errors import ConfigError
+from zoo.errors import ConfigError, DataError
 from zoo.infer.objective import estimate_elbo, total_divergence
 from zoo.infer.predict import (
     Draws,
@@ -110,7 +110,10 @@ class Fit:
 
     def score(self, X: Any, y: Any) -> dict[str, float]:
         """Return accuracy or RMSE, NLL and calibration scores on raw rows."""
-        return self._score(self._encode(X), self.schema.encode_target(y), self.draws.slots)
+        x, targets = self._encode(X), self.schema.encode_target(y)
+        if len(x) != len(targets):
+            raise DataError(f"X has {len(x)} rows and y has {len(targets)}; they must agree.")
+        return self._score(x, targets, self.draws.slots)
 
     def _encode(self, X: Any) -> Array:
         if isinstance(X, pd.DataFrame):

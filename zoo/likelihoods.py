@@ -213,5 +213,6 @@ def parse_likelihood(source: str) -> Likelihood:
 
 
 def spell(likelihood: Likelihood) -> str:
-    """Return the name of a likelihood as users write it."""
-    return next(name for name, cls in LIKELIHOODS.items() if type(likelihood) is cls)
+    """Return the name of a likelihood as users write it; of one of their own, its class."""
+    names = {cls: name for name, cls in LIKELIHOODS.items()}
+    return names.get(type(likelihood), type(likelihood).__name__)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -109,8 +110,12 @@ class RunDirectory:
     ) -> None:
         """Write tensors, and numbers in the file's header, atomically."""
         header = {"format": FORMAT, "numbers": json.dumps(dict(numbers))}
-        # Views that share memory are refused by the format, and would not come back as views.
-        copies = {key: value.detach().cpu().clone() for key, value in tensors.items()}
+        # Views, of memory that is shared or in another order, are refused by the format, and would
+        # not come back as views.
+        copies = {
+            key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for key, value in tensors.items()
+        }
         with atomic_path(self.path / name) as temporary:
             # Not `save_file`, which makes files that only their owner may read.
             temporary.write_bytes(save(copies, metadata=header))

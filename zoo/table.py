@@ -18,7 +18,9 @@ def methods_table() -> str:
     ]
     for entry in map(get, list_models()):
         marks = ["yes" if mark else "no" for mark in (entry.compresses, entry.analytic_kl)]
-        lines.append(f"| `{entry.name}` | {entry.summary} | {' | '.join(marks)} | {entry.reference} |")
+        lines.append(
+            f"| `{entry.name}` | {entry.summary} | {' | '.join(marks)} | {entry.reference} |"
+        )
     return "\n".join(lines)
 
 

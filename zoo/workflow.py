@@ -1,6 +1,8 @@
 """The way from a configuration to a stored run, and back."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +63,7 @@ def fit(
     >>> fitted.losses.shape
     torch.Size([20])
     """
-    if (X is None) == (data is None):
+    if (X is None) == (data is None) or (X is None) != (y is None):
         raise ConfigError("give either X and y, or data=.")
     config = make_config(
         method=method,
@@ -241,14 +243,27 @@ def _train(prepared: Prepared, directory: RunDirectory | None, progress_bar: boo
         if directory is not None:
             directory.write_tensors(store.CHECKPOINT, *svi.state())
 
-    losses = prepared.svi.run(
-        progress_bar=progress_bar,
-        checkpoint_every=prepared.assembly.config.checkpoint_every,
-        on_checkpoint=checkpoint,
-    )
+    config = prepared.assembly.config
+    with _threads(config.num_threads):
+        losses = prepared.svi.run(
+            progress_bar=progress_bar,
+            checkpoint_every=config.checkpoint_every,
+            on_checkpoint=checkpoint,
+        )
     dataset, seconds = prepared.dataset, prepared.svi.progress.seconds
     fitted = Fit(prepared.assembly, dataset.schema, losses, seconds)
     return fitted if directory is None else _write_outputs(fitted, directory, dataset)
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Compute with this many threads, which decide the last bits of a sum."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _write_inputs(directory: RunDirectory, config: RunConfig, dataset: Dataset) -> None:

@@ -194,7 +194,8 @@ def test_counts_are_predicted_as_rates(arrays):
     [
         (lambda X, y: zoo.fit("mean_field", X, y, data="wine"), ConfigError, "either X and y"),
         (lambda X, y: zoo.fit("mean_field"), ConfigError, "either X and y, or data="),
-        (lambda X, y: zoo.fit("mean_field", X), ConfigError, "y"),
+        (lambda X, y: zoo.fit("mean_field", X), ConfigError, "either X and y"),
+        (lambda X, y: zoo.fit("mean_field", y=y, data="wine"), ConfigError, "either X and y"),
         (lambda X, y: zoo.fit("mean_field", X, y[:-1]), DataError, "80 rows and y has 79"),
         (lambda X, y: zoo.fit("mean_field", X * np.nan, y), DataError, "NaN"),
         (lambda X, y: zoo.fit("mean_field", X, y, steps=3), ConfigError, "unknown config.*'steps'"),
@@ -216,7 +217,7 @@ def test_mistakes_in_new_rows_are_explained(stored, arrays):
         fitted.predict(pd.DataFrame({"a": [1.0]}))
     with pytest.raises(DataError, match="class 'left' was not seen"):
         fitted.score(X, np.full(80, "left"))
-    with pytest.raises(DataError, match="80 rows.*79"):
+    with pytest.raises(DataError, match="X has 80 rows and y has 79"):
         fitted.score(X, y[:-1])
     with pytest.raises(ConfigError, match="num_samples must be at least 1"):
         fitted.predict(X, num_samples=0)

@@ -160,8 +160,8 @@ def test_group_horseshoe_reaches_the_exact_optimum_of_its_objective(y):
         ]
     )
     elbo, mean = horseshoe_elbo(fitted, y, 1.0)
-    # Log-normal draws make heavy-tailed gradients; what is left after the last step was measured to be
-    # 0.001 nats and 2% of the mean. A wrong KL is off by tenths of a nat.
+    # Log-normal draws make heavy-tailed gradients; what is left after the last step was measured
+    # to be 0.001 nats and 2% of the mean. A wrong KL is off by tenths of a nat.
     assert elbo == pytest.approx(best_elbo, abs=0.01)
     assert mean == pytest.approx(best_mean, rel=0.03)
     assert float(part.weight_moments()[0].detach()) == pytest.approx(mean, rel=1e-9)

@@ -2,6 +2,6 @@
 
 from zoo.nets.lenet import lenet5
 from zoo.nets.mlp import mlp
-from zoo.nets.spec import NETS, build_net
+from zoo.nets.spec import NETS, build_net, spell_out
 
-__all__ = ["NETS", "build_net", "lenet5", "mlp"]
+__all__ = ["NETS", "build_net", "lenet5", "mlp", "spell_out"]

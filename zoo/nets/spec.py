@@ -25,6 +25,14 @@ class Shape:
     image_shape: tuple[int, int, int] | None = None
 
 
+def spell_out(spec: str, num_inputs: int, num_outputs: int) -> str:
+    """Return the text with its sizes, so that it names the same network for ever."""
+    name, _, argument = spec.partition(":")
+    if name == "mlp" and (not argument or argument.startswith(":")):
+        return f"mlp:{num_inputs}-{DEFAULT_HIDDEN}-{num_outputs}{argument}"
+    return spec
+
+
 def build_net(
     spec: str,
     num_inputs: int,
@@ -36,12 +44,13 @@ def build_net(
     Parameters
     ----------
     spec
-        ``mlp``, ``mlp:64-100-10``, ``mlp:64-100-10:tanh``, ``linear``, ``lenet300``, ``lenet5``, or
-        ``module:path.py:function``, which imports the file and calls the function.
+        ``mlp``, ``mlp:64-100-10``, ``mlp:64-100-10:tanh``, ``mlp::tanh``, ``linear``,
+        ``lenet300``, ``lenet5``, or ``module:path.py:function``, which imports the file and calls
+        the function.
     num_inputs, num_outputs, image_shape
         What the data and the likelihood need.
     """
-    name, _, argument = spec.partition(":")
+    name, _, argument = spell_out(spec, num_inputs, num_outputs).partition(":")
     if name not in NETS:
         raise unknown_name("network", spec, [NETS_HELP[key] for key in NETS])
     return NETS[name](argument, Shape(num_inputs, num_outputs, image_shape))
@@ -52,11 +61,9 @@ def _mlp(argument: str, shape: Shape) -> nn.Module:
     activation = activation or "relu"
     if activation not in ACTIVATIONS:
         raise unknown_name("activation", activation, ACTIVATIONS)
-    if not sizes_text:
-        return mlp([shape.num_inputs, DEFAULT_HIDDEN, shape.num_outputs], activation)
     pieces = sizes_text.split("-")
     if len(pieces) < 2 or not all(
-        p.isascii() and p.isdigit() and 0 < int(p) < 10**7 for p in pieces
+        p.isascii() and p.isdigit() and len(p) < 8 and int(p) > 0 for p in pieces
     ):
         raise ConfigError(
             f"the sizes of a network are positive numbers joined by '-', like mlp:64-100-10. "

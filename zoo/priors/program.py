@@ -53,9 +53,7 @@ class PlainProgram(Program):
         fn = self.cls(**{name: self._parameter(name) for name in self.names})
         # Hyper-parameters may carry plates in front, when many draws are one call.
         shape = torch.broadcast_shapes(fn.batch_shape, self.slot_shape)
-        value: Tensor = pyro.sample(
-            self.slot_name, fn.expand(shape).to_event(len(self.slot_shape))
-        )
+        value: Tensor = pyro.sample(self.slot_name, fn.expand(shape).to_event(len(self.slot_shape)))
         return value
 
     def _parameter(self, name: str) -> Tensor:
