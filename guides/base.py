@@ -50,6 +50,14 @@ class Guide(nn.Module):
         return 0
 
 
+def module_key(name: str) -> str:
+    """Return the name under which a site or part is kept in a `torch.nn.ModuleDict`.
+
+    Names of modules may hold no dots, and must not be those of methods such as ``values``.
+    """
+    return "@" + name.replace(".", "/")
+
+
 class Composite(Guide):
     """Independent guides for the parts of a model, sampled one after the other.
 
@@ -61,11 +69,10 @@ class Composite(Guide):
 
     def __init__(self, parts: Mapping[str, Guide]) -> None:
         super().__init__()
-        # Names of parts may hold dots, names of modules may not.
-        self.parts = nn.ModuleDict({name.replace(".", "/"): part for name, part in parts.items()})
+        self.parts = nn.ModuleDict({module_key(name): part for name, part in parts.items()})
 
     def __getitem__(self, name: str) -> Guide:
-        part = self.parts[name.replace(".", "/")]
+        part = self.parts[module_key(name)]
         assert isinstance(part, Guide)
         return part
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import biject_to, constraints
 
 import guides.distributions  # noqa: F401  (registers the divergences of log-normal posteriors)
-from guides.base import Guide
+from guides.base import Guide, module_key
 
 
 class MeanField(Guide):
@@ -63,10 +63,10 @@ class MeanField(Guide):
         self.sites = nn.ModuleDict()
         for name, site in sites.items():
             scale = init_scale.get(name, 0.01) if isinstance(init_scale, Mapping) else init_scale
-            self.sites[name.replace(".", "/")] = SitePosterior(site, scale)
+            self.sites[module_key(name)] = SitePosterior(site, scale)
 
     def __getitem__(self, name: str) -> "SitePosterior":
-        posterior = self.sites[name.replace(".", "/")]
+        posterior = self.sites[module_key(name)]
         assert isinstance(posterior, SitePosterior)
         return posterior
 

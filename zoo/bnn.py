@@ -14,11 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from guides.base import Composite
+from guides.base import Composite, module_key
 from zoo.errors import ConfigError
 from zoo.likelihoods import Likelihood
 from zoo.priors import Prior, PriorSource, Program, build_guide, build_program, resolve_priors
 from zoo.slots import Slot, choose_bayesian, network_slots
+
+#: Sites of the model that are not weights of the network.
+RESERVED = {"noise", "y", "obs_id"}
 
 
 class BNNOptions(TypedDict, total=False):
@@ -67,6 +70,12 @@ class BNN(nn.Module):
         super().__init__()
         if num_data < 1:
             raise ConfigError(f"num_data must be at least 1. Got {num_data}.")
+        taken = sorted({name for name, _ in net.named_parameters()} & RESERVED)
+        if taken:
+            raise ConfigError(
+                f"a parameter of the network is called {taken[0]!r}, a name that the model uses "
+                "itself. Rename it, or put the layer inside another module."
+            )
         self.net = copy.deepcopy(net)
         self.likelihood = copy.deepcopy(likelihood)
         self.num_data = num_data
@@ -81,7 +90,7 @@ class BNN(nn.Module):
         for name in self.slots:
             self._replaced(name).requires_grad_(False)
         self.programs = nn.ModuleDict(
-            {n.replace(".", "/"): build_program(self.priors[n], s) for n, s in self.slots.items()}
+            {module_key(n): build_program(self.priors[n], s) for n, s in self.slots.items()}
         )
 
     def _replaced(self, slot: str) -> nn.Parameter:
@@ -93,7 +102,7 @@ class BNN(nn.Module):
         return self.net.get_parameter(slot)
 
     def _program(self, slot: str) -> Program:
-        program = self.programs[slot.replace(".", "/")]
+        program = self.programs[module_key(slot)]
         assert isinstance(program, Program)
         return program
 

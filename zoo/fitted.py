@@ -1,7 +1,7 @@
 """`Fit`: a fitted posterior and what it can be asked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,11 @@ class Fit:
         Time spent training.
     path
         The run directory, if the fit is stored in one.
+    dataset
+        The data it was made from; a fit that was loaded does not have them.
+    buffers
+        Statistics of normalisation layers for each posterior draw; empty if there are no such
+        layers.
     """
 
     assembly: Assembly
@@ -67,6 +72,8 @@ class Fit:
     losses: Tensor
     seconds: float
     path: Path | None = None
+    dataset: Dataset | None = None
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def config(self) -> RunConfig:
@@ -76,15 +83,33 @@ class Fit:
     @cached_property
     def draws(self) -> Draws:
         """Posterior draws, the same ones every time."""
-        return self._draw(self.config.num_samples)
+        draws = self._draw(self.config.num_samples)
+        return replace(draws, buffers=self.buffers)
 
     def _draw(self, num_samples: int) -> Draws:
         model, guide = self.assembly.model, self.assembly.guide
         return draw_posterior(model, guide, num_samples, seed=self._prediction_seed)
 
+    def _draws(self, num_samples: int | None) -> Draws:
+        """Return that many draws: those of the fit, or new ones if more are wanted."""
+        if num_samples is None or num_samples <= len(self.draws):
+            return self.draws.first(max(1, num_samples or len(self.draws)))
+        if self.buffers:
+            raise ConfigError(
+                f"this network has batch normalisation, whose statistics are stored for "
+                f"{len(self.draws)} draws. Got num_samples={num_samples}."
+            )
+        return self._draw(num_samples)
+
     @property
     def _prediction_seed(self) -> int:
         return child_seed(self.config.seed, PREDICT_STREAM)
+
+    def save(self, out: str | Path) -> "Fit":
+        """Write a fit that was made in memory to a run directory, for `zoo.load`."""
+        from zoo.workflow import save  # the way back to files imports this module
+
+        return save(self, out)
 
     # ------------------------------------------------------------------ prediction
 
@@ -98,8 +123,8 @@ class Fit:
         num_samples
             Number of posterior draws; by default those of the fit.
         """
-        draws = self.draws if num_samples is None else self._draw(num_samples)
-        return self._predictive(self._outputs(self._encode(X), draws.slots), draws.slots)
+        values = self._draws(num_samples).values
+        return self._predictive(self._outputs(self._encode(X), values), values)
 
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, shape ``(rows, classes)``."""
@@ -113,7 +138,7 @@ class Fit:
         x, targets = self._encode(X), self.schema.encode_target(y)
         if len(x) != len(targets):
             raise DataError(f"X has {len(x)} rows and y has {len(targets)}; they must agree.")
-        return self._score(x, targets, self.draws.slots)
+        return self._score(x, targets, self.draws.values)
 
     def _encode(self, X: Any) -> Array:
         if isinstance(X, pd.DataFrame):
@@ -181,7 +206,7 @@ class Fit:
     def groups(self, dataset: Dataset) -> GroupView:
         """Return which groups of weights are pruned; the cost is checked on training rows."""
         model, guide = self.assembly.model, self.assembly.guide
-        slots = self._draw(PRUNING_DRAWS).slots
+        slots = self._draws(PRUNING_DRAWS).values
         x, y = dataset.X_train[:PRUNING_ROWS], dataset.y_train[:PRUNING_ROWS]
 
         def density(view: GroupView | None) -> float:
@@ -194,9 +219,9 @@ class Fit:
     def metrics(self, dataset: Dataset, groups: GroupView) -> dict[str, float]:
         """Return the numbers of ``metrics.json``."""
         metrics: dict[str, float] = {}
-        slots = {"train": self.draws.slots, "test": self.draws.slots}
+        slots = {"train": self.draws.values, "test": self.draws.values}
         if groups.weights_left_percent < 100:
-            slots["test.pruned"] = groups.prune(self.draws.slots)
+            slots["test.pruned"] = groups.prune(self.draws.values)
         rows = {
             "train": (dataset.X_train, dataset.y_train),
             "test": (dataset.X_test, dataset.y_test),
@@ -219,13 +244,13 @@ class Fit:
         """Return draws, log densities, predictions and the history of the fit as a DataTree."""
         rows = slice(0, max(1, MAX_TREE_ENTRIES // len(self.draws)))
         x, y = dataset.X_train[rows], dataset.y_train[rows]
-        slots = self.draws.slots
+        slots = self.draws.values
         f = self._outputs(x, slots)
         likelihoods = self._log_likelihood(f, y, slots)
         log_prior, log_q = log_densities(self.assembly.model, self.assembly.guide, self.draws)
         return posterior_tree(
             sites=self.draws.sites,
-            slots=slots,
+            slots=self.draws.slots,
             sample_stats={"log_prior": log_prior, "log_q": log_q},
             log_likelihood=likelihoods,
             posterior_predictive=self._predictive(f, slots).samples,

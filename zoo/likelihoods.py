@@ -22,6 +22,8 @@ from zoo.slots import Slot
 MAX_LOG_RATE = 30.0
 #: Smallest standard deviation a network may predict, in units of the target.
 MIN_SCALE = 1e-4
+#: Smallest fixed noise; below it the density of a float32 residual overflows.
+MIN_NOISE = 1e-10
 
 
 class Likelihood(nn.Module):
@@ -74,8 +76,10 @@ class _Located(Likelihood):
                 "the noise of a likelihood must be learned, heteroscedastic or a positive number. "
                 f"Got {noise!r}."
             )
-        if not isinstance(noise, str) and not noise > 0:
-            raise ConfigError(f"the noise of a likelihood must be positive. Got {noise}.")
+        if not isinstance(noise, str) and not noise >= MIN_NOISE:
+            raise ConfigError(
+                f"the noise of a likelihood must be at least {MIN_NOISE:g}. Got {noise}."
+            )
         self.heteroscedastic = noise == "heteroscedastic"
         self.learned = noise == "learned"
         self.fixed = None if isinstance(noise, str) else float(noise)
@@ -118,8 +122,10 @@ class StudentT(_Located):
 
     def __init__(self, df: float = 4.0, noise: float | str = "learned") -> None:
         super().__init__(noise)
-        if not isinstance(df, int | float) or not df > 0:
-            raise ConfigError(f"the df of student_t must be a positive number. Got {df!r}.")
+        if not isinstance(df, int | float) or not df > 2:
+            raise ConfigError(
+                f"the df of student_t must be above 2, or there is no variance. Got {df!r}."
+            )
         self.register_buffer("df", torch.tensor(float(df)))
 
     def distribution(self, f: Tensor, noise: Tensor | None = None) -> Any:

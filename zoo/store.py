@@ -91,7 +91,8 @@ class RunDirectory:
     def write_text(self, name: str, text: str) -> None:
         """Write a text file atomically."""
         with atomic_path(self.path / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            # A file name that is no text, in the report, must not cost a finished run.
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file atomically."""

@@ -1,7 +1,8 @@
 """The way from a configuration to a stored run, and back."""
 
+import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from zoo.data import Dataset, Schema, checksum, from_arrays
 from zoo.data import load as load_data
 from zoo.errors import ConfigError, StoreError
 from zoo.fitted import Fit, training_tensors
+from zoo.infer.normalisation import statistics_of_draws
 from zoo.infer.schedule import child_seed
 from zoo.infer.svi import SVI, EarlyStopping
 from zoo.report import render_page
@@ -104,6 +106,7 @@ def prepare(
     assembly = assemble(config, dataset.schema, num_data=len(train), net=net)
     x, y = training_tensors(assembly, dataset)
     recipe = assembly.config.recipe(assembly.entry)
+    _check_last_batch(assembly.model.net, x[train], recipe.batch_size)
     stopping = None
     if len(held_out):
         stopping = EarlyStopping(
@@ -178,23 +181,45 @@ def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
         raise StoreError(f"{str(directory.path / store.GUIDE)!r} lacks {error}.") from None
     assembly = assemble(config, schema, num_data=int(num_data), net=net)
     for part, module in (("model.", assembly.model), ("guide.", assembly.guide)):
-        own = {k.removeprefix(part): v for k, v in tensors.items() if k.startswith(part)}
         try:
-            module.load_state_dict(own)
+            module.load_state_dict(_under(part, tensors))
         except RuntimeError as error:
             raise StoreError(
                 f"{str(directory.path / store.GUIDE)!r} does not fit its configuration: "
                 f"{' '.join(str(error).split())[:200]}"
             ) from None
-    return Fit(assembly, schema, losses, seconds, directory.path)
+    buffers = _under("buffers.", tensors)
+    return Fit(assembly, schema, losses, seconds, directory.path, buffers=buffers)
 
 
-def save(fitted: Fit, out: str | Path, dataset: Dataset) -> Fit:
-    """Write a fit that was made in memory to a run directory."""
-    train, _ = _split_validation(fitted.config, len(dataset.X_train))
+def save(fitted: Fit, out: str | Path, dataset: Dataset | None = None) -> Fit:
+    """Write a fit that was made in memory to a run directory.
+
+    Parameters
+    ----------
+    fitted
+        What `fit` returned.
+    out
+        The directory; it must not exist, or be empty.
+    dataset
+        The data, if the fit does not hold them.
+    """
+    dataset = dataset or fitted.dataset
+    if dataset is None:
+        raise StoreError(
+            f"this fit was loaded from {str(fitted.path)!r} and does not hold its data: "
+            "copy that directory, or pass dataset=."
+        )
+    if len(dataset.X_train) != fitted.assembly.model.num_data:  # rows were held out
+        train, _ = _split_validation(fitted.config, len(dataset.X_train))
+        dataset = _keep_rows(dataset, train)
     directory = RunDirectory.new(out)
     _write_inputs(directory, fitted.config, dataset)
-    return _write_outputs(fitted, directory, _keep_rows(dataset, train))
+    return _write_outputs(fitted, directory, dataset)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _load_dataset(config: RunConfig) -> Dataset:
@@ -230,6 +255,23 @@ def _split_validation(config: RunConfig, num_rows: int) -> tuple[Tensor, Tensor]
     return order[num_held_out:].sort().values, order[:num_held_out].sort().values
 
 
+def _check_last_batch(net: nn.Module, x: Tensor, batch_size: int) -> None:
+    """Refuse a batch size whose last batch the network cannot train on: normalisation needs two.
+
+    Otherwise the error comes at the end of the first epoch.
+    """
+    num_rows = len(x) % batch_size or min(batch_size, len(x))
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            copy.deepcopy(net).train()(x[:num_rows])
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"the network cannot train on the last batch of an epoch, which has {num_rows} of "
+            f"{len(x)} rows: {str(error).splitlines()[0]}. Choose another batch_size than "
+            f"{batch_size}."
+        ) from None
+
+
 def _keep_rows(dataset: Dataset, rows: Tensor) -> Dataset:
     """Return a data set with only these training rows."""
     kept = rows.numpy()
@@ -251,7 +293,11 @@ def _train(prepared: Prepared, directory: RunDirectory | None, progress_bar: boo
             on_checkpoint=checkpoint,
         )
     dataset, seconds = prepared.dataset, prepared.svi.progress.seconds
-    fitted = Fit(prepared.assembly, dataset.schema, losses, seconds)
+    fitted = Fit(prepared.assembly, dataset.schema, losses, seconds, dataset=dataset)
+    fitted = replace(
+        fitted,
+        buffers=statistics_of_draws(prepared.assembly.model, fitted.draws.slots, prepared.svi.x),
+    )
     return fitted if directory is None else _write_outputs(fitted, directory, dataset)
 
 
@@ -278,7 +324,9 @@ def _write_outputs(fitted: Fit, directory: RunDirectory, dataset: Dataset) -> Fi
     tensors = {f"{part}.{k}": v for part, state in states.items() for k, v in state.items()}
     directory.write_tensors(
         store.GUIDE,
-        tensors | {"losses": fitted.losses},
+        tensors
+        | {f"buffers.{name}": value for name, value in fitted.buffers.items()}
+        | {"losses": fitted.losses},
         {"num_data": assembly.model.num_data, "seconds": fitted.seconds},
     )
     groups = fitted.groups(dataset)

@@ -10,7 +10,7 @@ from torch import nn
 
 import zoo
 from zoo.data import from_arrays
-from zoo.errors import ConfigError, DataError, StoreError
+from zoo.errors import ConfigError, DataError, StoreError, ZooError
 
 OPTIONS = {"num_steps": 20, "num_samples": 10}
 
@@ -73,7 +73,11 @@ def test_own_network_must_be_passed_again(stored):
         zoo.load(stored[0].path)
     with pytest.raises(ConfigError, match="does not accept rows"):
         zoo.load(stored[0].path, net=Wide(4))
+    wider = Wide()
+    wider.first, wider.last = nn.Linear(3, 7), nn.Linear(7, 2)
     with pytest.raises(StoreError, match="does not fit its configuration"):
+        zoo.load(stored[0].path, net=wider)
+    with pytest.raises(ZooError, match=r"'first\.weight' matches no slot"):
         zoo.load(stored[0].path, net=nn.Linear(3, 2))
 
 
@@ -104,12 +108,22 @@ def test_fit_with_held_out_rows_is_saved_later(arrays, tmp_path):
     dataset = from_arrays(*arrays)
     options = OPTIONS | {"validation_fraction": 0.25, "kl_warmup": 0.0}
     at_once = zoo.fit("mean_field", data=dataset, out=tmp_path / "one", **options)
-    later = zoo.save(zoo.fit("mean_field", data=dataset, **options), tmp_path / "two", dataset)
     assert at_once.assembly.model.num_data == 60
-    trees = [zoo.tree.read_tree(fitted.path / "posterior.nc") for fitted in (at_once, later)]
+    in_memory = zoo.fit("mean_field", data=dataset, **options)
+    zoo.save(in_memory, tmp_path / "two", dataset)
+    zoo.save(in_memory, tmp_path / "three")
+    trees = [
+        zoo.tree.read_tree(tmp_path / name / "posterior.nc") for name in ("one", "two", "three")
+    ]
     for tree in trees:
         assert tree["log_likelihood"]["y"].shape == (1, 10, 60)
-    assert (trees[0]["log_likelihood"]["y"] == trees[1]["log_likelihood"]["y"]).all()
+        assert (tree["log_likelihood"]["y"] == trees[0]["log_likelihood"]["y"]).all()
+
+
+def test_a_loaded_fit_does_not_hold_its_data(wine_run, tmp_path):
+    with pytest.raises(StoreError, match="does not hold its data"):
+        zoo.save(zoo.load(wine_run), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_load_in_a_new_process_gives_the_same_draws(process, wine_run, tmp_path):

@@ -20,6 +20,10 @@ def four(num_inputs, num_outputs, depth):
     return nn.Linear(num_inputs, num_outputs)
 
 
+def normalised(num_inputs, num_outputs):
+    return nn.Sequential(nn.BatchNorm1d(num_inputs), nn.Linear(num_inputs, num_outputs))
+
+
 def fixed():
     return nn.Linear(4, 3)
 
@@ -86,6 +90,14 @@ def test_a_bad_network(refused, tmp_path, net, fragments):
     message = fit(refused, "mean_field", "--data", "wine", "--net", net)
     for fragment in fragments:
         assert fragment in message
+
+
+@pytest.mark.parametrize("batch_size", ["1", "3", "47", "141"])
+def test_a_last_batch_that_is_too_small_to_normalise(refused, tmp_path, batch_size):
+    (tmp_path / "nets.py").write_text(NETS)
+    net = ("--net", "module:nets.py:normalised", "--batch-size", batch_size)
+    message = fit(refused, "mean_field", "--data", "wine", *net)
+    assert "the last batch of an epoch, which has 1 of 142 rows" in message
 
 
 @pytest.mark.parametrize(

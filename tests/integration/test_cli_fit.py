@@ -100,10 +100,11 @@ def test_default_directories_are_numbered_and_the_configuration_repeats_the_run(
 def test_flags_override_the_configuration(zoo_here, tmp_path, wine_run):
     config = wine_run / "config.yaml"
     flags = ("--num-steps", "3", "--seed", "1", "--prior", "2.weight=Normal(0, 2)")
-    assert zoo_here("fit", "mean_field", "--config", config, *flags, "--out", "new").code == 0
+    assert zoo_here("fit", "--config", config, *flags, "--out", "new").code == 0
     stored = yaml.safe_load((tmp_path / "new/config.yaml").read_text())
-    assert (stored["method"], stored["num_steps"], stored["seed"]) == ("mean_field", 3, 1)
-    assert stored["priors"] == {"2.weight": "Normal(loc=0, scale=2)"}
+    assert (stored["method"], stored["num_steps"], stored["seed"]) == ("group_horseshoe", 3, 1)
+    assert stored["priors"]["2.weight"] == "Normal(loc=0, scale=2)"
+    assert stored["priors"]["0.weight"].startswith("Horseshoe")
     assert stored["num_samples"] == 10
     assert metrics_of(tmp_path / "new")["steps"] == 3
 
@@ -111,10 +112,10 @@ def test_flags_override_the_configuration(zoo_here, tmp_path, wine_run):
 def test_other_data_may_be_put_into_a_configuration(zoo_here, tmp_path, wine_run):
     config = wine_run / "config.yaml"
     outcome = zoo_here(
-        "fit", "--config", config, "--data", "breast_cancer", "--num-steps", "3", "--out", "new"
+        "fit", "--config", config, "--data", "breast_cancer", "--net", "mlp", "--num-steps", "3"
     )
     assert outcome.code == 0, outcome
-    assert yaml.safe_load((tmp_path / "new/config.yaml").read_text())["data"] == "breast_cancer"
+    assert yaml.safe_load((tmp_path / "runs/1/config.yaml").read_text())["data"] == "breast_cancer"
 
 
 def test_priors_of_flags_and_configuration_are_joined(zoo_here, tmp_path):
@@ -126,8 +127,8 @@ def test_priors_of_flags_and_configuration_are_joined(zoo_here, tmp_path):
     assert zoo_here("fit", "--config", "base.yaml", *flags).code == 0
     priors = yaml.safe_load((tmp_path / "runs/1/config.yaml").read_text())["priors"]
     assert priors == {
-        "*weight": "StudentT(df=3, loc=0, scale=1)",
-        "*bias": "Laplace(loc=0, scale=1)",
+        "0.weight": "StudentT(df=3, loc=0, scale=1)",
+        "0.bias": "Laplace(loc=0, scale=1)",
         "noise": "HalfNormal(scale=1)",
     }
 

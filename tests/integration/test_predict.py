@@ -60,9 +60,8 @@ def test_numbers_are_predicted_with_intervals(zoo_here, tmp_path, linear_run):
     expected = zoo.load(linear_run).predict(frame)
     np.testing.assert_allclose(wide["prediction"], expected.mean, rtol=1e-12)
     np.testing.assert_allclose(wide["quantile 0.05"], expected.quantile(0.05), rtol=1e-12)
-    np.testing.assert_allclose(
-        wide["sd"] ** 2, wide["aleatoric sd"] ** 2 + wide["epistemic sd"] ** 2
-    )
+    both = np.hypot(wide["aleatoric sd"], wide["epistemic sd"])
+    np.testing.assert_allclose(wide["sd"], both, rtol=1e-6)
 
 
 def test_predictions_go_to_a_file(zoo_here, tmp_path, flowers, flower_run):

@@ -86,9 +86,14 @@ def test_json_that_cannot_be_read(run):
 
 def test_an_error_while_writing_keeps_the_old_file(run):
     run.write_text("note.txt", "old")
-    with pytest.raises(RuntimeError, match="stop"), atomic_path(run.path / "note.txt") as temporary:
-        temporary.write_text("new, but only ha")
-        raise RuntimeError("stop")
+
+    def write_half():
+        with atomic_path(run.path / "note.txt") as temporary:
+            temporary.write_text("new, but only ha")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        write_half()
     assert [path.name for path in run.path.iterdir()] == ["note.txt"]
     assert (run.path / "note.txt").read_text() == "old"
 
@@ -142,7 +147,7 @@ def test_a_run_is_complete_when_its_metrics_are_there(run):
     with pytest.raises(StoreError, match="is not a run directory"):
         run.require_complete()
     run.write_text("config.yaml", "")
-    with pytest.raises(StoreError, match="is not finished. Continue it with zoo fit --resume"):
+    with pytest.raises(StoreError, match=r"is not finished\. Continue it with zoo fit --resume"):
         run.require_complete()
     run.write_json("metrics.json", {})
     run.require_complete()
@@ -154,3 +159,8 @@ def test_leftovers_of_a_killed_process_are_removed(run):
     (run.path / ".checkpoint.safetensors.123.tmp").write_bytes(b"half")
     run.remove_leftovers()
     assert [path.name for path in run.path.iterdir()] == ["config.yaml"]
+
+
+def test_text_that_has_no_encoding_is_written_all_the_same(run):
+    run.write_text("report.html", "é \udcff")
+    assert (run.path / "report.html").read_text(encoding="utf-8") == "é \\udcff"

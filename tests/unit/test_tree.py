@@ -49,9 +49,7 @@ def test_a_tree_survives_the_file(tmp_path):
 @pytest.mark.parametrize("name", ["log_likelihood", "posterior_predictive"])
 def test_wrong_broadcasting_is_noticed(name):
     given = parts()
-    wrong = (
-        given[name][:, None].repeat(1, 4, 1) if name == "log_likelihood" else np.zeros((4, 4, 6))
-    )
+    wrong = np.zeros((4, 4, 6)) if name == "posterior_predictive" else torch.zeros(4, 4, 6)
     with pytest.raises(ValueError, match=rf"{name} has shape \(4, 4, 6\)"):
         posterior_tree(**(given | {name: wrong}))
 

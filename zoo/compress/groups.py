@@ -168,7 +168,7 @@ def count_weights(model: BNN, groups: Mapping[str, SlotGroups], x: Tensor) -> tu
     biases = {n: noise(s.value) for n, s in model.slots.items() if s.value.dim() == 1}
     rows = torch.randn((PROBES, *x.shape[1:]), generator=generator, dtype=torch.float64).to(x)
     with torch.enable_grad():
-        f = model.evaluate({**biases, **_masked(weights, groups)}, rows)
+        f = model.evaluate(_masked({**biases, **weights}, groups), rows)
         gradients = torch.autograd.grad((f * noise(f)).sum(), list(weights.values()))
     return (
         sum(weight.numel() for weight in weights.values()),

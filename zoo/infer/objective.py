@@ -17,6 +17,7 @@ from torch.distributions import kl_divergence
 
 from guides.base import Guide
 from zoo.bnn import BNN
+from zoo.infer.normalisation import batch_statistics
 
 
 class LatentScale(Messenger):
@@ -116,10 +117,14 @@ ELBO_DRAWS = 8
 
 @torch.no_grad()
 def estimate_elbo(model: BNN, guide: Guide, x: Tensor, y: Tensor) -> float:
-    """Estimate the ELBO of all training rows; the network is in evaluation mode."""
+    """Estimate the ELBO of rows, scaled to the training set; nothing is changed by it."""
     objective = Objective(model, guide, num_particles=ELBO_DRAWS).eval()
     total = 0.0
-    with pyro.validation_enabled(False), torch.random.fork_rng():
+    with (
+        pyro.validation_enabled(False),
+        torch.random.fork_rng(),
+        batch_statistics(model.net),
+    ):
         torch.manual_seed(0)
         for rows, targets in zip(x.split(ELBO_ROWS), y.split(ELBO_ROWS), strict=True):
             # Each chunk is scaled to the whole data set; weighted by its share they average to it.

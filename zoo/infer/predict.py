@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyro
@@ -33,13 +33,26 @@ class Draws:
         Latent sites of the model, draws in front.
     slots
         Values of the network's slots that follow from them, draws in front.
+    buffers
+        Statistics of normalisation layers that belong to the draws, see `zoo.infer.normalisation`.
     """
 
     sites: dict[str, Tensor]
     slots: dict[str, Tensor]
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.sites.values())))
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """Everything that a draw puts into the network."""
+        return self.slots | self.buffers
+
+    def first(self, num_samples: int) -> "Draws":
+        """Return the first draws."""
+        parts = (self.sites, self.slots, self.buffers)
+        return Draws(*({k: v[:num_samples] for k, v in part.items()} for part in parts))
 
 
 @torch.no_grad()
@@ -165,7 +178,7 @@ class Prediction:
         if self.probabilities is not None:
             raise ConfigError("classes have no quantiles; use probabilities.")
         levels = np.atleast_1d(np.asarray(q, dtype=float))
-        if ((levels < 0) | (levels > 1)).any():
+        if not ((levels >= 0) & (levels <= 1)).all():
             raise ConfigError(f"quantiles are between 0 and 1. Got {q}.")
         result: Array = np.quantile(self.samples, q, axis=0)
         return result

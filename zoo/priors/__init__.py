@@ -81,8 +81,13 @@ def build_program(prior: Prior, slot: Slot) -> Program:
 
 
 def build_guide(prior: Prior, slot: Slot, program: Program, *, init_scale: float) -> MeanField:
-    """Return the guide that follows the prior, started at the slot's current value."""
+    """Return the guide that follows the prior, started at the slot's current value.
+
+    A value that the prior excludes is no place to start: then it is the median of the prior.
+    """
     if prior.family.structured:
         guide: MeanField = prior.family.cls(**prior.arguments).guide(slot, program, init_scale)
         return guide
-    return MeanField(program, init={slot.name: slot.value}, init_scale=init_scale)
+    possible = bool(prior.family.support(prior.arguments).check(slot.value).all())
+    init = {slot.name: slot.value} if possible else {}
+    return MeanField(program, init=init, init_scale=init_scale)

@@ -138,6 +138,15 @@ def test_noise_prior_becomes_a_site_that_the_guide_covers(method, batch):
     assert not model.likelihood.log_noise.requires_grad
 
 
+@pytest.mark.parametrize(("prior", "median"), [("Uniform(1, 2)", 1.5), ("Pareto(1, 2)", 2**0.5)])
+def test_guide_starts_at_the_median_of_a_prior_that_excludes_the_current_value(prior, median):
+    options = {"likelihood": "gaussian", "priors": {"noise": prior}, "num_data": 20}
+    model = zoo.create("mean_field", nn.Linear(2, 1), **options)
+    assert model.slots["noise"].value.item() < 1
+    drawn = model.guide(init_scale=1e-9)["noise"].draw(1)["noise"]
+    assert drawn.item() == pytest.approx(median, rel=1e-6)
+
+
 @pytest.mark.parametrize("number", ["1e-300", "1e300"])
 def test_number_that_single_precision_cannot_hold_is_refused(number):
     net = nn.Linear(2, 1, dtype=torch.float32)
