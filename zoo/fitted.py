@@ -92,8 +92,10 @@ class Fit:
 
     def _draws(self, num_samples: int | None) -> Draws:
         """Return that many draws: those of the fit, or new ones if more are wanted."""
-        if num_samples is None or num_samples <= len(self.draws):
-            return self.draws.first(max(1, num_samples or len(self.draws)))
+        if num_samples is None:
+            return self.draws
+        if 1 <= num_samples <= len(self.draws):
+            return self.draws.first(num_samples)
         if self.buffers:
             raise ConfigError(
                 f"this network has batch normalisation, whose statistics are stored for "
@@ -206,7 +208,7 @@ class Fit:
     def groups(self, dataset: Dataset) -> GroupView:
         """Return which groups of weights are pruned; the cost is checked on training rows."""
         model, guide = self.assembly.model, self.assembly.guide
-        slots = self._draws(PRUNING_DRAWS).values
+        slots = self.draws.first(PRUNING_DRAWS).values
         x, y = dataset.X_train[:PRUNING_ROWS], dataset.y_train[:PRUNING_ROWS]
 
         def density(view: GroupView | None) -> float:
