@@ -13,9 +13,10 @@ from zoo._version import __version__
 if TYPE_CHECKING:
     from zoo.assemble import create
     from zoo.fitted import Fit
+    from zoo.persist import load, save
     from zoo.priors import Prior
     from zoo.registry import list_models, register
-    from zoo.workflow import fit, load, save
+    from zoo.workflow import fit
 
 __all__ = [
     "Fit",
@@ -36,9 +37,9 @@ _HOMES = {
     "create": "zoo.assemble",
     "fit": "zoo.workflow",
     "list_models": "zoo.registry",
-    "load": "zoo.workflow",
+    "load": "zoo.persist",
     "register": "zoo.registry",
-    "save": "zoo.workflow",
+    "save": "zoo.persist",
 }
 
 

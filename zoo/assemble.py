@@ -1,5 +1,6 @@
 """From a configuration to a model and a guide: the one place where the pieces meet."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -83,7 +84,7 @@ def assemble(
                 )
             net = build_net(config.net, schema.num_features, num_outputs, schema.image_shape)
     dtype, device = DTYPES[config.dtype], torch.device(config.device)
-    net = net.to(dtype)
+    net = copy.deepcopy(net).to(dtype)
     model = create(
         entry.name,
         net,
@@ -94,12 +95,8 @@ def assemble(
     )
     check_network(model, torch.zeros(2, *schema.input_shape, dtype=dtype), num_classes)
     guide = model.guide(init_scale=config.recipe(entry).init_scale)
-    config = config.model_copy(
-        update={
-            "priors": {name: str(prior) for name, prior in model.priors.items()},
-            "num_threads": config.num_threads or choose_threads(model, config.recipe(entry)),
-        }
-    )
+    threads = config.num_threads or choose_threads(model, config.recipe(entry))
+    config = config.model_copy(update={"num_threads": threads})
     return Assembly(entry, config, model.to(device), guide.to(device))
 
 

@@ -305,8 +305,8 @@ def predict(
 ) -> None:
     """Predict the rows of a table: means or classes, intervals, both parts of the uncertainty."""
     from zoo.data import read_table
+    from zoo.persist import load
     from zoo.predictions import prediction_table
-    from zoo.workflow import load
 
     if not 0 < interval < 1:
         raise ConfigError(f"the interval is a probability between 0 and 1. Got {interval}.")

@@ -50,7 +50,7 @@ class RunConfig(BaseModel):
     num_particles: int = Field(1, ge=1)
     validation_fraction: float = Field(0.0, ge=0.0, lt=1.0)
     patience: int = Field(10, ge=1)
-    num_samples: int = Field(200, ge=2)
+    num_samples: int = Field(100, ge=2)
     checkpoint_every: int = Field(500, ge=1)
 
     @field_validator("priors", mode="after")

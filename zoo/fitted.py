@@ -38,8 +38,9 @@ from zoo.tree import posterior_tree
 #: Rows and draws that decide whether pruning costs too much.
 PRUNING_ROWS = 2000
 PRUNING_DRAWS = 32
-#: Entries of the draws-by-rows matrices kept in the tree; of larger data the first rows are kept.
-MAX_TREE_ENTRIES = 20_000_000
+#: Draws times training rows that are scored and kept in the tree; of larger data the first rows
+#: are.
+MAX_TREE_ENTRIES = 500_000
 
 Array = NDArray[Any]
 
@@ -109,7 +110,7 @@ class Fit:
 
     def save(self, out: str | Path) -> "Fit":
         """Write a fit that was made in memory to a run directory, for `zoo.load`."""
-        from zoo.workflow import save  # the way back to files imports this module
+        from zoo.persist import save  # which imports this module
 
         return save(self, out)
 
@@ -225,7 +226,7 @@ class Fit:
         if groups.weights_left_percent < 100:
             slots["test.pruned"] = groups.prune(self.draws.values)
         rows = {
-            "train": (dataset.X_train, dataset.y_train),
+            "train": self._kept_rows(dataset),
             "test": (dataset.X_test, dataset.y_test),
         }
         for part, values in slots.items():
@@ -242,10 +243,14 @@ class Fit:
             "seconds": self.seconds,
         }
 
+    def _kept_rows(self, dataset: Dataset) -> tuple[Array, Array]:
+        """Return the training rows that are scored one by one."""
+        rows = slice(0, max(1, MAX_TREE_ENTRIES // len(self.draws)))
+        return dataset.X_train[rows], dataset.y_train[rows]
+
     def tree(self, dataset: Dataset) -> xarray.DataTree:
         """Return draws, log densities, predictions and the history of the fit as a DataTree."""
-        rows = slice(0, max(1, MAX_TREE_ENTRIES // len(self.draws)))
-        x, y = dataset.X_train[rows], dataset.y_train[rows]
+        x, y = self._kept_rows(dataset)
         slots = self.draws.values
         f = self._outputs(x, slots)
         likelihoods = self._log_likelihood(f, y, slots)

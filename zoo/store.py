@@ -27,6 +27,7 @@ GUIDE = "guide.safetensors"
 POSTERIOR = "posterior.nc"
 METRICS = "metrics.json"
 GROUPS = "groups.json"
+SUMMARY = "summary.csv"
 REPORT = "report.html"
 
 #: Where runs go when no directory is named.

@@ -25,7 +25,7 @@ from torch.distributions import biject_to
 
 from guides.base import Composite
 from guides.mean_field import MeanField
-from zoo import workflow
+from zoo import persist, workflow
 from zoo.assemble import create
 from zoo.bnn import BNN
 from zoo.config import RunConfig, dump_config, make_config, read_config
@@ -335,8 +335,8 @@ def save_load(entry: Entry) -> None:
     dataset = _dataset(entry)
     fitted = _tiny_fit(entry, dataset)
     with tempfile.TemporaryDirectory() as folder:
-        workflow.save(fitted, Path(folder) / "run", dataset)
-        loaded = workflow.load(Path(folder) / "run")
+        persist.save(fitted, Path(folder) / "run")
+        loaded = persist.load(Path(folder) / "run")
         for name, value in fitted.draws.slots.items():
             assert torch.equal(value, loaded.draws.slots[name]), f"draws of {name} differ"
 

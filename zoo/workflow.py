@@ -1,8 +1,8 @@
-"""The way from a configuration to a stored run, and back."""
+"""The way from a configuration to a stored run."""
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,19 +13,20 @@ from torch import Tensor, nn
 
 from zoo import store
 from zoo.assemble import Assembly, assemble
-from zoo.config import RunConfig, dump_config, make_config, read_config
-from zoo.data import Dataset, Schema, checksum, from_arrays
+from zoo.config import RunConfig, make_config, read_config
+from zoo.data import Dataset, checksum, from_arrays
 from zoo.data import load as load_data
 from zoo.errors import ConfigError, StoreError
 from zoo.fitted import Fit, training_tensors
 from zoo.infer.normalisation import statistics_of_draws
 from zoo.infer.schedule import child_seed
 from zoo.infer.svi import SVI, EarlyStopping
-from zoo.report import render_page
+from zoo.persist import write_inputs, write_outputs
 from zoo.store import RunDirectory
-from zoo.tree import write_tree
 
 VALIDATION_STREAM = 2_000_000_099
+#: Fewest steps between two looks at the held-out rows; on small data an epoch is too short.
+EVALUATE_EVERY = 50
 
 
 def fit(
@@ -113,7 +114,7 @@ def prepare(
             x[held_out],
             y[held_out],
             patience=config.patience,
-            every=max(1, math.ceil(len(train) / recipe.batch_size)),
+            every=max(EVALUATE_EVERY, math.ceil(len(train) / recipe.batch_size)),
         )
     svi = SVI(
         assembly.model,
@@ -136,7 +137,7 @@ def run(
 ) -> Fit:
     """Train from the start, and store the run if a directory is given."""
     if directory is not None:
-        _write_inputs(directory, prepared.assembly.config, prepared.dataset)
+        write_inputs(directory, prepared.assembly.config, prepared.dataset)
     return _train(prepared, directory, progress_bar)
 
 
@@ -158,68 +159,6 @@ def resume(
                 f"{' '.join(str(error).split())[:200]}"
             ) from None
     return _train(prepared, directory, progress_bar)
-
-
-def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
-    """Load a finished run.
-
-    Parameters
-    ----------
-    path
-        The run directory.
-    net
-        The network, if the run was made with a network object instead of a text.
-    """
-    directory = RunDirectory(path)
-    directory.require_complete()
-    config = make_config(**read_config(directory.path / store.CONFIG))
-    schema = Schema.from_dict(directory.read_json(store.DATA))
-    tensors, numbers = directory.read_tensors(store.GUIDE)
-    try:
-        losses, num_data, seconds = tensors["losses"], numbers["num_data"], numbers["seconds"]
-    except KeyError as error:
-        raise StoreError(f"{str(directory.path / store.GUIDE)!r} lacks {error}.") from None
-    assembly = assemble(config, schema, num_data=int(num_data), net=net)
-    for part, module in (("model.", assembly.model), ("guide.", assembly.guide)):
-        try:
-            module.load_state_dict(_under(part, tensors))
-        except RuntimeError as error:
-            raise StoreError(
-                f"{str(directory.path / store.GUIDE)!r} does not fit its configuration: "
-                f"{' '.join(str(error).split())[:200]}"
-            ) from None
-    buffers = _under("buffers.", tensors)
-    return Fit(assembly, schema, losses, seconds, directory.path, buffers=buffers)
-
-
-def save(fitted: Fit, out: str | Path, dataset: Dataset | None = None) -> Fit:
-    """Write a fit that was made in memory to a run directory.
-
-    Parameters
-    ----------
-    fitted
-        What `fit` returned.
-    out
-        The directory; it must not exist, or be empty.
-    dataset
-        The data, if the fit does not hold them.
-    """
-    dataset = dataset or fitted.dataset
-    if dataset is None:
-        raise StoreError(
-            f"this fit was loaded from {str(fitted.path)!r} and does not hold its data: "
-            "copy that directory, or pass dataset=."
-        )
-    if len(dataset.X_train) != fitted.assembly.model.num_data:  # rows were held out
-        train, _ = _split_validation(fitted.config, len(dataset.X_train))
-        dataset = _keep_rows(dataset, train)
-    directory = RunDirectory.new(out)
-    _write_inputs(directory, fitted.config, dataset)
-    return _write_outputs(fitted, directory, dataset)
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _load_dataset(config: RunConfig) -> Dataset:
@@ -285,20 +224,17 @@ def _train(prepared: Prepared, directory: RunDirectory | None, progress_bar: boo
         if directory is not None:
             directory.write_tensors(store.CHECKPOINT, *svi.state())
 
-    config = prepared.assembly.config
-    with _threads(config.num_threads):
-        losses = prepared.svi.run(
+    assembly, svi, dataset = prepared.assembly, prepared.svi, prepared.dataset
+    with _threads(assembly.config.num_threads):
+        losses = svi.run(
             progress_bar=progress_bar,
-            checkpoint_every=config.checkpoint_every,
+            checkpoint_every=assembly.config.checkpoint_every,
             on_checkpoint=checkpoint,
         )
-    dataset, seconds = prepared.dataset, prepared.svi.progress.seconds
-    fitted = Fit(prepared.assembly, dataset.schema, losses, seconds, dataset=dataset)
-    fitted = replace(
-        fitted,
-        buffers=statistics_of_draws(prepared.assembly.model, fitted.draws.slots, prepared.svi.x),
-    )
-    return fitted if directory is None else _write_outputs(fitted, directory, dataset)
+        fitted = Fit(assembly, dataset.schema, losses, svi.progress.seconds, dataset=dataset)
+        buffers = statistics_of_draws(assembly.model, fitted.draws.slots, svi.x)
+        fitted = replace(fitted, buffers=buffers)
+        return fitted if directory is None else write_outputs(fitted, directory, dataset)
 
 
 @contextmanager
@@ -310,40 +246,3 @@ def _threads(number: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _write_inputs(directory: RunDirectory, config: RunConfig, dataset: Dataset) -> None:
-    directory.write_json(store.DATA, dataset.schema.to_dict())
-    directory.write_text(store.CONFIG, dump_config(config))
-
-
-def _write_outputs(fitted: Fit, directory: RunDirectory, dataset: Dataset) -> Fit:
-    """Write everything that a finished run holds; the metrics last, because they mark its end."""
-    assembly = fitted.assembly
-    states = {"model": assembly.model.state_dict(), "guide": assembly.guide.state_dict()}
-    tensors = {f"{part}.{k}": v for part, state in states.items() for k, v in state.items()}
-    directory.write_tensors(
-        store.GUIDE,
-        tensors
-        | {f"buffers.{name}": value for name, value in fitted.buffers.items()}
-        | {"losses": fitted.losses},
-        {"num_data": assembly.model.num_data, "seconds": fitted.seconds},
-    )
-    groups = fitted.groups(dataset)
-    metrics = fitted.metrics(dataset, groups)
-    with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
-        write_tree(fitted.tree(dataset), temporary)
-    directory.write_json(store.GROUPS, groups.to_dict())
-    page = render_page(
-        config=fitted.config.model_dump(mode="json"),
-        priors={name: str(prior) for name, prior in assembly.model.priors.items()},
-        metrics=metrics,
-        groups=groups.to_dict(),
-        losses=fitted.losses.numpy(),
-        summary=assembly.entry.summary,
-        reference=assembly.entry.reference,
-    )
-    directory.write_text(store.REPORT, page)
-    directory.write_json(store.METRICS, metrics)
-    directory.remove(store.CHECKPOINT)
-    return replace(fitted, path=directory.path)

@@ -77,7 +77,7 @@ def test_own_network_must_be_passed_again(stored):
     wider.first, wider.last = nn.Linear(3, 7), nn.Linear(7, 2)
     with pytest.raises(StoreError, match="does not fit its configuration"):
         zoo.load(stored[0].path, net=wider)
-    with pytest.raises(ZooError, match=r"'first\.weight' matches no slot"):
+    with pytest.raises(StoreError, match="does not fit its configuration"):
         zoo.load(stored[0].path, net=nn.Linear(3, 2))
 
 
@@ -97,11 +97,11 @@ def test_fit_in_memory_is_saved_later(arrays, tmp_path):
     dataset = from_arrays(*arrays)
     fitted = zoo.fit("mean_field", data=dataset, net="mlp:3-4-2", **OPTIONS)
     assert fitted.path is None
-    saved = zoo.save(fitted, tmp_path / "run", dataset)
+    saved = zoo.save(fitted, tmp_path / "run")
     assert saved.path == tmp_path / "run"
     assert_same_draws(fitted, zoo.load(tmp_path / "run"))
     with pytest.raises(StoreError, match="is not empty"):
-        zoo.save(fitted, tmp_path / "run", dataset)
+        zoo.save(fitted, tmp_path / "run")
 
 
 def test_fit_with_held_out_rows_is_saved_later(arrays, tmp_path):
@@ -110,11 +110,8 @@ def test_fit_with_held_out_rows_is_saved_later(arrays, tmp_path):
     at_once = zoo.fit("mean_field", data=dataset, out=tmp_path / "one", **options)
     assert at_once.assembly.model.num_data == 60
     in_memory = zoo.fit("mean_field", data=dataset, **options)
-    zoo.save(in_memory, tmp_path / "two", dataset)
-    zoo.save(in_memory, tmp_path / "three")
-    trees = [
-        zoo.tree.read_tree(tmp_path / name / "posterior.nc") for name in ("one", "two", "three")
-    ]
+    zoo.save(in_memory, tmp_path / "two")
+    trees = [zoo.tree.read_tree(tmp_path / name / "posterior.nc") for name in ("one", "two")]
     for tree in trees:
         assert tree["log_likelihood"]["y"].shape == (1, 10, 60)
         assert (tree["log_likelihood"]["y"] == trees[0]["log_likelihood"]["y"]).all()

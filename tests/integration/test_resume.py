@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from zoo import workflow
+import zoo
 from zoo.errors import StoreError
 from zoo.store import RunDirectory
 
@@ -124,13 +124,13 @@ def test_stopped_while_results_are_written(command, tmp_path, whole, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"zoo.workflow.{stage}", stop)
+        patch.setattr(f"zoo.persist.{stage}", stop)
         outcome = command(tmp_path, *CONFIG, "--out", "run", "--num-steps", "20")
         assert outcome.code == 130
         assert "there is no checkpoint yet" in outcome.err
     run = tmp_path / "run"
     with pytest.raises(StoreError, match="is not finished"):
-        workflow.load(run)
+        zoo.load(run)
     assert command(tmp_path, "fit", "--resume", "run").code == 0
     assert {path.name for path in run.iterdir()} == {path.name for path in whole.iterdir()}
 

@@ -1,4 +1,4 @@
-"""What the defaults reach on real data. Seeds are fixed; the thresholds are promises of the docs."""
+"""What the defaults reach on real data, with fixed seeds; the thresholds are promises."""
 
 import math
 

@@ -56,7 +56,9 @@ def posterior_by_quadrature(scale_density, y):
 
     def integral(weight):
         value, _ = integrate.quad(
-            lambda t: scale_density(math.exp(t)) * math.exp(t) * weight(math.exp(t)), -40, 40,
+            lambda t: scale_density(math.exp(t)) * math.exp(t) * weight(math.exp(t)),
+            -40,
+            40,
             limit=500,
         )
         return value
