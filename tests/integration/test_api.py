@@ -10,7 +10,7 @@ from torch import nn
 
 import zoo
 from zoo.data import from_arrays
-from zoo.errors import ConfigError, DataError, StoreError, ZooError
+from zoo.errors import ConfigError, DataError, StoreError
 
 OPTIONS = {"num_steps": 20, "num_samples": 10}
 
