@@ -127,7 +127,7 @@ def test_stopped_while_results_are_written(command, tmp_path, whole, monkeypatch
         patch.setattr(f"zoo.persist.{stage}", stop)
         outcome = command(tmp_path, *CONFIG, "--out", "run", "--num-steps", "20")
         assert outcome.code == 130
-        assert "there is no checkpoint yet" in outcome.err
+        assert "the checkpoint is saved" in outcome.err
     run = tmp_path / "run"
     with pytest.raises(StoreError, match="is not finished"):
         zoo.load(run)

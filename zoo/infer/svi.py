@@ -133,7 +133,7 @@ class SVI:
         progress_bar
             Whether to show one; by default only on a terminal.
         checkpoint_every
-            Steps between two calls of ``on_checkpoint``.
+            Steps between two calls of ``on_checkpoint``; it is also called after the last one.
         on_checkpoint
             Called with this object between two steps.
 
@@ -160,7 +160,8 @@ class SVI:
                 bar.advance()
                 if self.progress.step % FINITE_EVERY == 0 or self._finished():
                     self._check_finite()
-                if self.progress.step % checkpoint_every == 0 or stop.requested:
+                due = self.progress.step % checkpoint_every == 0
+                if due or stop.requested or self._finished():
                     save(self)
                 if stop.requested:
                     raise Interrupted
