@@ -15,6 +15,7 @@ from torch.distributions import biject_to, constraints
 
 import guides.distributions  # noqa: F401  (registers the divergences of log-normal posteriors)
 from guides.base import Guide, module_key
+from guides.log_scale_normal import LogScaleNormal
 
 
 class MeanField(Guide):
@@ -100,9 +101,9 @@ class SitePosterior(nn.Module):
 
     def distribution(self) -> Any:
         """Return the current posterior as a Pyro distribution."""
-        scale = self.log_scale.exp()
         if self.kind == "real":
-            return dist.Normal(self.loc, scale).to_event(self.event_dim)
+            return LogScaleNormal(self.loc, self.log_scale).to_event(self.event_dim)
+        scale = self.log_scale.exp()
         if self.kind == "positive":
             return dist.LogNormal(self.loc, scale).to_event(self.event_dim)
         transform = biject_to(self.support)

@@ -192,6 +192,10 @@ def fit(
     init_scale: Annotated[float | None, typer.Option(help="Posterior sd at the start.")] = None,
     grad_clip: Annotated[float | None, typer.Option(help="Largest gradient norm.")] = None,
     num_particles: Annotated[int | None, typer.Option(help="Posterior draws per step.")] = None,
+    estimator: Annotated[
+        str | None,
+        typer.Option(help="What is sampled: local (layer outputs), weights, or auto."),
+    ] = None,
     validation_fraction: Annotated[
         float | None, typer.Option(help="Share of training rows held out for early stopping.")
     ] = None,

@@ -65,7 +65,9 @@ def describe_method(
 def _family(posterior: torch.distributions.Distribution) -> str:
     while isinstance(posterior, torch.distributions.Independent):
         posterior = posterior.base_dist
-    return type(posterior).__name__
+    return (
+        "Normal" if isinstance(posterior, torch.distributions.Normal) else type(posterior).__name__
+    )
 
 
 def _sizes(net: str) -> tuple[int, int, tuple[int, int, int] | None]:

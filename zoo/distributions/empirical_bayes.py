@@ -9,6 +9,8 @@ from torch.distributions import Normal, constraints
 from torch.distributions.kl import register_kl
 from torch.distributions.utils import broadcast_all
 
+from guides.log_scale_normal import LogScaleNormal
+
 __all__ = ["EmpiricalBayesNormal"]
 
 
@@ -71,3 +73,5 @@ def _kl_normal_empirical_bayes(p: Normal, q: EmpiricalBayesNormal) -> Tensor:
 
 _register: Any = register_kl
 _register(Normal, EmpiricalBayesNormal)(_kl_normal_empirical_bayes)
+# Without it the pair would also match the rule for two Normals.
+_register(LogScaleNormal, EmpiricalBayesNormal)(_kl_normal_empirical_bayes)

@@ -10,13 +10,13 @@ from typing import Any
 import pyro
 import pyro.poutine as poutine
 import torch
-from pyro.infer import TraceMeanField_ELBO
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from guides.base import Guide
 from zoo.bnn import BNN
+from zoo.infer.elbo import MeanFieldELBO
 from zoo.infer.normalisation import batch_statistics
 
 
@@ -49,6 +49,10 @@ class Objective(nn.Module):
     vectorize_particles
         Whether they are one batched call instead of a loop; the network must then accept weights
         with leading dimensions.
+    local
+        Whether layers sample their outputs instead of their weights (see `guides.lazy`).
+    validate
+        Whether the first call runs Pyro's checks.
     """
 
     kl_weight: Tensor
@@ -60,10 +64,14 @@ class Objective(nn.Module):
         num_particles: int = 1,
         *,
         vectorize_particles: bool = False,
+        local: bool = False,
+        validate: bool = True,
     ) -> None:
         super().__init__()
         self.model, self.guide = model, guide
-        self.elbo = TraceMeanField_ELBO(
+        self.elbo = MeanFieldELBO(
+            local=local,
+            validate=validate,
             num_particles=num_particles,
             vectorize_particles=vectorize_particles,
             max_plate_nesting=1,
@@ -118,7 +126,7 @@ ELBO_DRAWS = 8
 @torch.no_grad()
 def estimate_elbo(model: BNN, guide: Guide, x: Tensor, y: Tensor) -> float:
     """Estimate the ELBO of rows, scaled to the training set; nothing is changed by it."""
-    objective = Objective(model, guide, num_particles=ELBO_DRAWS).eval()
+    objective = Objective(model, guide, num_particles=ELBO_DRAWS, validate=False).eval()
     total = 0.0
     with (
         pyro.validation_enabled(False),

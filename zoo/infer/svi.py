@@ -90,6 +90,8 @@ class SVI:
         Decides batches and noise.
     num_particles, vectorize_particles
         Posterior draws per step, and whether they are one batched call.
+    local
+        Whether layers sample their outputs instead of their weights.
     early_stopping
         Held-out rows and patience, or None.
     """
@@ -105,10 +107,11 @@ class SVI:
         seed: int,
         num_particles: int = 1,
         vectorize_particles: bool = False,
+        local: bool = False,
         early_stopping: EarlyStopping | None = None,
     ) -> None:
         self.objective = Objective(
-            model, guide, num_particles, vectorize_particles=vectorize_particles
+            model, guide, num_particles, vectorize_particles=vectorize_particles, local=local
         ).to(x.device)
         self.x, self.y = x, y
         self.recipe, self.seed = recipe, seed
@@ -160,13 +163,13 @@ class SVI:
                 bar.advance()
                 if self.progress.step % FINITE_EVERY == 0 or self._finished():
                     self._check_finite()
-                due = self.progress.step % checkpoint_every == 0
-                if due or stop.requested or self._finished():
+                if self.progress.step % checkpoint_every == 0 or stop.requested:
                     save(self)
                 if stop.requested:
                     raise Interrupted
             self._restore_best()
             self._check_result()
+            save(self)
         self.objective.eval()
         return torch.stack(self.progress.losses).cpu() if self.progress.losses else torch.zeros(0)
 
@@ -179,10 +182,7 @@ class SVI:
         self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.lr * lr_factor(self.recipe, step)
-        # Pyro's checks cost more than the mathematics of a small network; the first step has them
-        # all.
-        with pyro.validation_enabled(not self.progress.losses):
-            loss = self.objective(self.x[rows], self.y[rows])
+        loss = self.objective(self.x[rows], self.y[rows])
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if self.recipe.grad_clip is not None:

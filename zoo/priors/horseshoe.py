@@ -101,7 +101,4 @@ class HorseshoeProgram(Program):
         # Roots first: the product of four scales can leave the range of float32.
         s = (global_a.sqrt() * global_b.sqrt()).unsqueeze(-1)
         z = s * (local_a.sqrt() * local_b.sqrt())
-        value: Tensor = pyro.deterministic(
-            name, base * z.reshape(z.shape[:-1] + self.group_shape), event_dim=len(self.slot_shape)
-        )
-        return value
+        return self.named(base * z.reshape(z.shape[:-1] + self.group_shape))

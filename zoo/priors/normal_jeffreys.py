@@ -72,7 +72,4 @@ class NormalJeffreysProgram(Program):
             f"{name}_base",
             dist.Normal(self.zero, self.one).expand(self.slot_shape).to_event(len(self.slot_shape)),
         )
-        value: Tensor = pyro.deterministic(
-            name, base * z.reshape(z.shape[:-1] + self.group_shape), event_dim=len(self.slot_shape)
-        )
-        return value
+        return self.named(base * z.reshape(z.shape[:-1] + self.group_shape))

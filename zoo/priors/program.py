@@ -12,6 +12,7 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from guides.lazy import is_lazy
 from zoo.errors import PriorError
 from zoo.priors.spec import Prior, Value
 from zoo.slots import Slot
@@ -24,6 +25,13 @@ class Program(nn.Module):
         super().__init__()
         self.slot_name = slot.name
         self.slot_shape = slot.shape
+
+    def named(self, value: Tensor) -> Tensor:
+        """Show a value that was made from several sites in traces, under the slot's name."""
+        if is_lazy(value):  # showing it would draw it
+            return value
+        shown: Tensor = pyro.deterministic(self.slot_name, value, event_dim=len(self.slot_shape))
+        return shown
 
     @abstractmethod
     def forward(self) -> Tensor:

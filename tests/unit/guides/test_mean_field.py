@@ -9,6 +9,7 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from scipy import stats
 
 from guides import MeanField
+from guides.log_scale_normal import LogScaleNormal
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -34,7 +35,7 @@ def test_family_follows_the_support(reference):
     model, args, _ = reference
     guide = MeanField(model, *args)
     families = {
-        "real": dist.Normal,
+        "real": LogScaleNormal,
         "positive": dist.LogNormal,
         "other": dist.TransformedDistribution,
     }

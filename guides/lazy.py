@@ -1,0 +1,303 @@
+"""Samples that are not drawn until something needs them: local reparameterization as an effect.
+
+A linear map of independent Gaussian weights has Gaussian outputs. Sampling those instead of the
+weights gives every row noise of its own, and gradients of lower variance (Kingma, Salimans and
+Welling, 2015). Under `LocalReparameterization` a Normal site of a guide has a *lazy* value: a
+tensor with shape, dtype and device, but no storage. ``linear`` and ``conv`` on it sample their
+output; a product with a tensor stays lazy or, with a batch of rows, is drawn row by row; any other
+operation draws the value once.
+
+Without the handler nothing changes, so traces, replay, `Predictive` and NUTS see ordinary tensors.
+For convolutions, outputs at different positions share weights and are correlated; sampling them
+one by one keeps every marginal and drops the correlations, as the literature does in training.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+#: Keeps the square root of a variance differentiable at zero.
+TINY = 1e-16
+
+#: Key of a site's ``infer`` dictionary; False draws it as usual.
+OPTION = "local_reparameterization"
+
+
+class LazyReuseError(RuntimeError):
+    """A sample that was integrated out is needed a second time."""
+
+
+class LocalReparameterization(Messenger):
+    """Effect handler for a guide: independent Normal sites get lazy values.
+
+    A site opts out with ``infer={"local_reparameterization": False}``.
+    """
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["is_observed"] or msg["done"] or not msg["infer"].get(OPTION, True):
+            return
+        base = msg["fn"]
+        while isinstance(base, torch.distributions.Independent):
+            base = base.base_dist
+        is_event = msg["fn"].event_dim > 0 and not msg["fn"].batch_shape
+        if is_event and isinstance(base, torch.distributions.Normal):
+            msg["value"], msg["done"] = LazySample(base, msg["name"]), True
+
+
+class LazySample(Tensor):
+    """A draw from independent Normals that has not been made.
+
+    Parameters
+    ----------
+    normal
+        The distribution, of the sample's shape.
+    name
+        Site, for messages.
+    parent, factor
+        For a lazy sample times a tensor.
+    """
+
+    @staticmethod
+    def __new__(  # noqa: D102
+        cls,
+        normal: torch.distributions.Normal,
+        name: str,
+        parent: "LazySample | None" = None,
+        factor: Tensor | None = None,
+    ) -> "LazySample":
+        loc = normal.loc
+        made: LazySample = Tensor._make_wrapper_subclass(
+            cls, loc.shape, dtype=loc.dtype, device=loc.device
+        )
+        return made
+
+    def __init__(
+        self,
+        normal: torch.distributions.Normal,
+        name: str,
+        parent: "LazySample | None" = None,
+        factor: Tensor | None = None,
+    ) -> None:
+        self.normal, self.name_, self.parent, self.factor = normal, name, parent, factor
+        self.drawn: Tensor | None = None
+        self.used_by: str | None = None
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance."""
+        if self.parent is None:
+            return self.normal.loc, self.normal.variance
+        assert self.factor is not None
+        loc, variance = self.parent.moments()
+        return loc * self.factor, variance * self.factor.square()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it can still be integrated out."""
+        return self.drawn is None and (self.parent is None or self.parent.is_fresh)
+
+    def draw(self) -> Tensor:
+        """Draw the value, once; later calls return the same."""
+        if self.used_by is not None:
+            raise LazyReuseError(
+                f"the sample {self.name_!r} was integrated out by {self.used_by!r} and is used a "
+                "second time, which needs the same draw. Sample weights instead of activations, or "
+                f"give the site infer={{{OPTION!r}: False}}."
+            )
+        if self.drawn is None:
+            if self.parent is None:
+                self.drawn = self.normal.rsample()
+            else:
+                assert self.factor is not None
+                self.drawn = self.parent.draw() * self.factor
+        return self.drawn
+
+    def consume(self, operation: str) -> None:
+        """Note that an operation has integrated the sample out."""
+        if self.used_by is not None:
+            self.draw()  # raises
+        self.used_by = operation
+        if self.parent is not None:
+            self.parent.consume(operation)
+
+    def value_for_density(self) -> Tensor:
+        """Return a draw for log p - log q; an independent one is unbiased, site by site."""
+        return self.drawn if self.drawn is not None else self.normal.rsample()
+
+    def __repr__(self, **keywords: Any) -> str:  # type: ignore[override]
+        state = "drawn" if self.drawn is not None else f"used by {self.used_by}"
+        return f"LazySample({self.name_!r}, {tuple(self.shape)}, {state})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        rule = _RULES.get(func)
+        if rule is not None:
+            result = rule(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func in _METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        args, kwargs = tree_map_only(LazySample, LazySample.draw, (args, kwargs))
+        return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Draw whatever slips past the level above."""
+        args, kwargs = tree_map_only(LazySample, LazySample.draw, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def is_lazy(value: object) -> bool:
+    """Tell whether a value is a sample that has not been drawn."""
+    return isinstance(value, LazySample)
+
+
+class _SampledLinear(torch.autograd.Function):
+    """x W' + b with Gaussian W and b, sampled at the output.
+
+    Keeps the inputs and one tensor of the output's size; autograd on the composed operations would
+    keep the squared inputs, the variance, its root and the noise.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        loc: Tensor,
+        variance: Tensor,
+        bias_loc: Tensor | None,
+        bias_variance: Tensor | None,
+        noise: Tensor,
+    ) -> Tensor:
+        scale = F.linear(x * x, variance, bias_variance).clamp_min_(TINY).sqrt_()
+        output = F.linear(x, loc, bias_loc).addcmul_(scale, noise)
+        ctx.save_for_backward(x, loc, variance, noise.mul(0.5).div_(scale))
+        ctx.has_bias = (bias_loc is not None, bias_variance is not None)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, loc, variance, half_noise_over_scale = ctx.saved_tensors
+        grad = grads[0]
+        grad_variance = grad * half_noise_over_scale
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            grad_x = torch.matmul(grad_variance, variance).mul_(x).mul_(2.0)
+            grad_x = grad_x.add_(torch.matmul(grad, loc))
+        grad, grad_variance = grad.flatten(0, -2), grad_variance.flatten(0, -2)
+        x = x.flatten(0, -2)
+        return (
+            grad_x,
+            grad.t() @ x,
+            grad_variance.t() @ (x * x),
+            grad.sum(0) if ctx.has_bias[0] else None,
+            grad_variance.sum(0) if ctx.has_bias[1] else None,
+            None,
+        )
+
+
+def _moments(value: Any) -> tuple[Any, Any]:
+    """Mean and variance of a lazy sample; a tensor or None has no variance."""
+    return value.moments() if is_lazy(value) else (value, None)
+
+
+def _ready(weight: Any, bias: Any, x: Any, operation: str) -> Any:
+    """Take weight and bias out of the sample space, or return NotImplemented."""
+    if not is_lazy(weight) or not weight.is_fresh or is_lazy(x):
+        return NotImplemented
+    weight.consume(operation)
+    if is_lazy(bias):
+        if bias.is_fresh:
+            bias.consume(operation)
+        else:
+            bias = bias.draw()
+    return weight.moments(), _moments(bias)
+
+
+def _linear(input: Tensor, weight: Any, bias: Any = None) -> Any:
+    ready = _ready(weight, bias, input, "linear")
+    if ready is NotImplemented:
+        return NotImplemented
+    (loc, variance), (bias_loc, bias_variance) = ready
+    shape = (*input.shape[:-1], loc.shape[0])
+    noise = torch.randn(shape, dtype=loc.dtype, device=loc.device)
+    return _SampledLinear.apply(input, loc, variance, bias_loc, bias_variance, noise)
+
+
+def _convolution(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    def rule(input: Tensor, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Any:
+        ready = _ready(weight, bias, input, function.__name__)
+        if ready is NotImplemented:
+            return NotImplemented
+        (loc, variance), (bias_loc, bias_variance) = ready
+        mean = function(input, loc, bias_loc, *args, **kwargs)
+        spread = function(input * input, variance, bias_variance, *args, **kwargs)
+        noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device)
+        return torch.addcmul(mean, spread.clamp_min(TINY).sqrt(), noise)
+
+    return rule
+
+
+def _multiply(left: Any, right: Any) -> Any:
+    """Multiply by a tensor: the product is lazy again, or one draw per row of a batch."""
+    lazy, other = (left, right) if is_lazy(left) else (right, left)
+    if not lazy.is_fresh or is_lazy(other) or not isinstance(other, Tensor):
+        return NotImplemented
+    if torch.broadcast_shapes(lazy.shape, other.shape) == lazy.shape:
+        return LazySample(lazy.normal, lazy.name_, lazy, other)
+    if other.dim() <= lazy.dim():
+        return NotImplemented
+    lazy.consume("mul")
+    loc, variance = lazy.moments()
+    rows = torch.broadcast_shapes(other.shape, lazy.shape)
+    noise = torch.randn(rows, dtype=loc.dtype, device=loc.device)
+    return other * torch.addcmul(loc, variance.clamp_min(TINY).sqrt(), noise)
+
+
+_RULES: dict[Any, Callable[..., Any]] = {
+    F.linear: _linear,
+    torch.conv1d: _convolution(torch.conv1d),
+    torch.conv2d: _convolution(torch.conv2d),
+    torch.conv3d: _convolution(torch.conv3d),
+    torch.mul: _multiply,
+    Tensor.mul: _multiply,
+    Tensor.__mul__: _multiply,
+    Tensor.__rmul__: _multiply,
+}
+
+#: Questions about a sample that its distribution answers without a draw.
+_METADATA: set[Any] = {
+    Tensor.size,
+    Tensor.dim,
+    Tensor.ndimension,
+    Tensor.numel,
+    Tensor.nelement,
+    Tensor.is_floating_point,
+    Tensor.is_complex,
+    Tensor.element_size,
+    Tensor.__hash__,
+    Tensor.__len__,
+    torch.numel,
+    torch.is_floating_point,
+}
+for _name in (
+    "shape",
+    "ndim",
+    "dtype",
+    "device",
+    "layout",
+    "requires_grad",
+    "is_cuda",
+    "is_sparse",
+    "is_meta",
+    "is_leaf",
+    "is_quantized",
+    "is_nested",
+):
+    _METADATA.add(getattr(Tensor, _name).__get__)

@@ -1,0 +1,112 @@
+"""`MeanFieldELBO`: Pyro's estimator without the work whose result is thrown away.
+
+Stock `TraceMeanField_ELBO` computes the log density and score of every weight and does not use them
+where the KL is analytic, validates every step, and reads the loss back from the device. The value
+and the gradients have the same expectation here; a contract check compares them.
+"""
+
+from typing import Any
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from pyro.distributions.util import scale_and_mask
+from pyro.infer import TraceMeanField_ELBO
+from pyro.poutine.util import prune_subsample_sites
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from guides.lazy import LazySample, LocalReparameterization
+
+
+class MeanFieldELBO(TraceMeanField_ELBO):
+    """Negative ELBO with analytic KLs, as `TraceMeanField_ELBO`.
+
+    Parameters
+    ----------
+    local
+        Whether the guide's Normal sites are integrated out at the layer (see `guides.lazy`).
+    validate
+        Whether the first call runs Pyro's checks.
+    **options
+        As for `TraceMeanField_ELBO`.
+    """
+
+    def __init__(self, *, local: bool = False, validate: bool = True, **options: Any) -> None:
+        super().__init__(**options)
+        self.local = local
+        self._validated = not validate
+
+    def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the loss of the current batch; nothing is read back from the device."""
+        if not self._validated:
+            self._validate(model, guide, args, kwargs)
+            self._validated = True
+        with pyro.validation_enabled(False):
+            if self.vectorize_particles:
+                loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)
+                return loss
+            particles = [
+                self._particle(model, guide, args, kwargs) for _ in range(self.num_particles)
+            ]
+        return torch.stack(particles).mean() if len(particles) > 1 else particles[0]
+
+    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Return the loss as a number."""
+        with torch.no_grad():
+            return float(self.differentiable_loss(model, guide, *args, **kwargs))
+
+    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
+        """Return the loss as a number, and leave its gradients in the parameters."""
+        loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        loss.backward(retain_graph=self.retain_graph)
+        return float(loss.detach())
+
+    def _validate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
+        """Run stock Pyro once, with all its checks, and leave the random numbers alone."""
+        stock = TraceMeanField_ELBO(
+            num_particles=self.num_particles,
+            max_plate_nesting=self.max_plate_nesting,
+            vectorize_particles=self.vectorize_particles,
+        )
+        with torch.no_grad(), torch.random.fork_rng(), pyro.validation_enabled(True):
+            stock.differentiable_loss(model, guide, *args, **kwargs)
+
+    def _particle(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Tensor:
+        handled = LocalReparameterization()(guide) if self.local else guide
+        guide_trace = poutine.trace(handled).get_trace(*args, **kwargs)
+        replayed = poutine.replay(model, trace=guide_trace)
+        model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+        posteriors: dict[str, Any] = dict(prune_subsample_sites(guide_trace).nodes)
+        sites: dict[str, Any] = dict(prune_subsample_sites(model_trace).nodes)
+        terms = []
+        for name, site in sites.items():
+            if site["type"] != "sample" or site["infer"].get("_deterministic"):
+                continue
+            if site["is_observed"]:
+                terms.append(-_log_density(site, site["value"]))
+            else:
+                terms.append(_divergence(site, posteriors[name]))
+        for name, site in posteriors.items():
+            if site["type"] == "sample" and name not in sites:  # auxiliary
+                terms.append(_log_density(site, site["value"]))
+        return torch.stack(terms).sum()
+
+
+def _divergence(prior: Any, posterior: Any) -> Tensor:
+    """Return the KL of one site, or its Monte Carlo term when there is no closed form."""
+    try:
+        kl = kl_divergence(posterior["fn"], prior["fn"])
+    except NotImplementedError:
+        value = posterior["value"]
+        if isinstance(value, LazySample):
+            value = value.value_for_density()
+        return _log_density(posterior, value) - _log_density(prior, value)
+    scaled: Tensor = scale_and_mask(kl, scale=posterior["scale"], mask=posterior["mask"])
+    return scaled.sum()
+
+
+def _log_density(site: Any, value: Tensor) -> Tensor:
+    log_prob = site["fn"].log_prob(value, *site["args"], **site["kwargs"])
+    scaled: Tensor = scale_and_mask(log_prob, scale=site["scale"], mask=site["mask"])
+    return scaled.sum()
