@@ -196,6 +196,12 @@ def fit(
         str | None,
         typer.Option(help="What is sampled: local (layer outputs), weights, or auto."),
     ] = None,
+    compile: Annotated[
+        str | None,
+        typer.Option(
+            help="How steps are run: auto, off, replay (recorded) or inductor (compiled)."
+        ),
+    ] = None,
     validation_fraction: Annotated[
         float | None, typer.Option(help="Share of training rows held out for early stopping.")
     ] = None,

@@ -49,6 +49,7 @@ class RunConfig(BaseModel):
     grad_clip: float | None = Field(None, gt=0.0)
     num_particles: int = Field(1, ge=1)
     estimator: Literal["auto", "local", "weights"] = "auto"
+    compile: Literal["auto", "off", "replay", "inductor"] = "auto"
     validation_fraction: float = Field(0.0, ge=0.0, lt=1.0)
     patience: int = Field(10, ge=1)
     num_samples: int = Field(100, ge=2)

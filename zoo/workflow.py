@@ -129,6 +129,7 @@ def prepare(
         seed=config.seed,
         num_particles=config.num_particles,
         local=estimator == "local",
+        mode=config.compile,
         early_stopping=stopping,
     )
     return Prepared(assembly, svi, _keep_rows(dataset, train))

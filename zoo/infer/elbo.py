@@ -39,9 +39,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss of the current batch; nothing is read back from the device."""
-        if not self._validated:
-            self._validate(model, guide, args, kwargs)
-            self._validated = True
+        self.validate_once(model, guide, *args, **kwargs)
         with pyro.validation_enabled(False):
             if self.vectorize_particles:
                 loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)
@@ -62,8 +60,11 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         loss.backward(retain_graph=self.retain_graph)
         return float(loss.detach())
 
-    def _validate(self, model: Any, guide: Any, args: Any, kwargs: Any) -> None:
-        """Run stock Pyro once, with all its checks, and leave the random numbers alone."""
+    def validate_once(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
+        """Run stock Pyro with all its checks before the first step, beside its random numbers."""
+        if self._validated:
+            return
+        self._validated = True
         stock = TraceMeanField_ELBO(
             num_particles=self.num_particles,
             max_plate_nesting=self.max_plate_nesting,

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from guides.base import Guide
 from zoo.bnn import BNN
 from zoo.errors import ZooError
+from zoo.infer.capture import GradientStep, Mode
 from zoo.infer.interrupt import StopSignal
 from zoo.infer.objective import Objective, estimate_elbo, total_divergence
 from zoo.infer.schedule import batch_rows, child_seed, kl_weight, lr_factor
@@ -92,6 +93,8 @@ class SVI:
         Posterior draws per step, and whether they are one batched call.
     local
         Whether layers sample their outputs instead of their weights.
+    mode
+        Whether steps are captured, see `zoo.infer.capture`.
     early_stopping
         Held-out rows and patience, or None.
     """
@@ -108,13 +111,14 @@ class SVI:
         num_particles: int = 1,
         vectorize_particles: bool = False,
         local: bool = False,
+        mode: Mode = "off",
         early_stopping: EarlyStopping | None = None,
     ) -> None:
         self.objective = Objective(
             model, guide, num_particles, vectorize_particles=vectorize_particles, local=local
         ).to(x.device)
         self.x, self.y = x, y
-        self.recipe, self.seed = recipe, seed
+        self.recipe, self.seed, self.mode = recipe, seed, mode
         self.early_stopping = early_stopping
         self.progress = Progress()
         self.parameters = [p for p in self.objective.parameters() if p.requires_grad]
@@ -147,6 +151,8 @@ class SVI:
         """
         save = on_checkpoint or (lambda svi: None)
         self.objective.train()
+        steps_left = self.recipe.num_steps - self.progress.step
+        self._gradient_step = GradientStep(self.objective, self.mode, steps_left)
         with (
             StopSignal() as stop,
             pyro.settings.context(module_local_params=True),
@@ -182,13 +188,11 @@ class SVI:
         self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.lr * lr_factor(self.recipe, step)
-        loss = self.objective(self.x[rows], self.y[rows])
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss = self._gradient_step(self.x[rows], self.y[rows])
         if self.recipe.grad_clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.grad_clip)
         self.optimizer.step()
-        self.progress.losses.append(loss.detach())
+        self.progress.losses.append(loss)
         self.progress.step += 1
         self._maybe_evaluate()
 
