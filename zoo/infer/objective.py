@@ -18,6 +18,7 @@ from guides.base import Guide
 from zoo.bnn import BNN
 from zoo.infer.elbo import MeanFieldELBO
 from zoo.infer.normalisation import batch_statistics
+from zoo.infer.rng import seeded
 
 
 class LatentScale(Messenger):
@@ -109,8 +110,8 @@ def site_divergences(program: Callable[[], Any], guide: Guide) -> dict[str, tupl
 @torch.no_grad()
 def total_divergence(model: BNN, guide: Guide, num_samples: int = 1) -> float:
     """Return the KL between guide and prior; Monte Carlo terms are averaged over draws."""
-    with pyro.validation_enabled(False), torch.random.fork_rng():
-        torch.manual_seed(0)
+    device = next(guide.parameters()).device
+    with pyro.validation_enabled(False), seeded(0, device):
         totals = [
             sum(kl for kl, _ in site_divergences(model.sample_slots, guide).values())
             for _ in range(num_samples)
@@ -130,10 +131,9 @@ def estimate_elbo(model: BNN, guide: Guide, x: Tensor, y: Tensor) -> float:
     total = 0.0
     with (
         pyro.validation_enabled(False),
-        torch.random.fork_rng(),
+        seeded(0, x.device),
         batch_statistics(model.net),
     ):
-        torch.manual_seed(0)
         for rows, targets in zip(x.split(ELBO_ROWS), y.split(ELBO_ROWS), strict=True):
             # Each chunk is scaled to the whole data set; weighted by its share they average to it.
             total -= len(rows) / len(x) * float(objective(rows, targets))

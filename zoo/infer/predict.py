@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from guides.base import Guide
 from zoo.bnn import BNN
 from zoo.errors import ConfigError
+from zoo.infer.rng import seeded
 
 #: Rows of one chunk, and bytes that the draws of one chunk may take.
 CHUNK_ROWS = 512
@@ -62,12 +63,12 @@ def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> 
     """Draw from the guide and map the draws through the priors to values of the slots."""
     if num_samples < 1:
         raise ConfigError(f"num_samples must be at least 1. Got {num_samples}.")
+    device = next(guide.parameters()).device
     with (
         pyro.validation_enabled(False),
         pyro.settings.context(module_local_params=True),
-        torch.random.fork_rng(),
+        seeded(seed, device),
     ):
-        torch.manual_seed(seed)
         sites = guide.draw(num_samples)
 
         def slots_of(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -227,8 +228,7 @@ def predictive(
         Names of the classes; empty for numbers.
     """
     observation = observation_distribution(model, f, noise)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed, f.device):
         samples = observation.sample()
     if classes:
         probabilities = class_probabilities(observation)
