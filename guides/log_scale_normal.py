@@ -30,14 +30,17 @@ class LogScaleNormal(dist.Normal):
         self, loc: Tensor, log_scale: Tensor, *, validate_args: bool | None = None
     ) -> None:
         self.loc, self.log_scale = torch.broadcast_tensors(loc, log_scale)
+        self._scale: Tensor | None = None
+        self._variance: Tensor | None = None
         # Normal.__init__ would store a scale; everything below it is what is needed.
         torch.distributions.Distribution.__init__(self, self.loc.shape, validate_args=validate_args)
 
     @property
     def scale(self) -> Tensor:  # type: ignore[override]
-        """Standard deviation."""
-        scale: Tensor = self.log_scale.exp()
-        return scale
+        """Standard deviation; kept, because draws and the divergence both need it."""
+        if self._scale is None:
+            self._scale = self.log_scale.exp()
+        return self._scale
 
     @property
     def stddev(self) -> Tensor:
@@ -46,9 +49,17 @@ class LogScaleNormal(dist.Normal):
 
     @property
     def variance(self) -> Tensor:
-        """Variance."""
-        variance: Tensor = (2 * self.log_scale).exp()
-        return variance
+        """Variance; kept, because a layer and the divergence both need it."""
+        if self._variance is None:
+            known = self._scale
+            self._variance = (2 * self.log_scale).exp() if known is None else known * known
+        return self._variance
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Draw, with gradients through both parameters."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return torch.addcmul(self.loc, self.scale, noise)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "LogScaleNormal":
         """Return the same distribution with a larger batch shape."""
@@ -59,11 +70,66 @@ class LogScaleNormal(dist.Normal):
 
 
 def _kl_log_scale_normal(q: LogScaleNormal, p: Normal) -> Tensor:
-    inverse_variance = p.scale.pow(-2)
-    square = q.variance + (q.loc - p.loc).square()
-    kl: Tensor = 0.5 * (square * inverse_variance - 1) - q.log_scale + p.scale.log()
+    loc, scale = _one_number(p.loc), _one_number(p.scale)
+    square = q.variance + (q.loc - loc).square()
+    kl: Tensor = 0.5 * (square * scale.pow(-2) - 1) - q.log_scale + scale.log()
     return kl
 
 
 _register: Any = register_kl
 _register(LogScaleNormal, Normal)(_kl_log_scale_normal)
+
+
+def _one_number(value: Tensor) -> Tensor:
+    """Return a number that was expanded to a shape as the number it is."""
+    if value.dim() and all(
+        s == 0 or n == 1 for s, n in zip(value.stride(), value.shape, strict=True)
+    ):
+        return value[(0,) * value.dim()]
+    return value
+
+
+def summed_kl(q: Any, p: Any) -> Tensor | None:
+    """Return the divergence summed over all elements, in few passes over memory.
+
+    For independent `LogScaleNormal` elements and one Normal prior for all of them, the case that
+    makes up most of a Bayesian network; None for any other pair.
+    """
+    while isinstance(q, torch.distributions.Independent):
+        q = q.base_dist
+    while isinstance(p, torch.distributions.Independent):
+        p = p.base_dist
+    if type(q) is not LogScaleNormal or type(p) is not dist.Normal:
+        return None
+    loc, scale = _one_number(p.loc), _one_number(p.scale)
+    if loc.dim() or scale.dim():
+        return None
+    total: Tensor = _SummedKL.apply(q.loc, q.log_scale, q.variance, loc, scale)
+    return total
+
+
+class _SummedKL(torch.autograd.Function):
+    """Sum of KL(N(m, v) || N(m0, s0^2)) over elements, with m0 and s0 numbers.
+
+    The gradients of the elements are known without keeping any intermediate tensor.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, m: Tensor, log_scale: Tensor, v: Tensor, m0: Tensor, s0: Tensor
+    ) -> Tensor:
+        precision, count, flat = s0.pow(-2), m.numel(), m.reshape(-1)
+        total = flat.sum()
+        square = torch.dot(flat, flat) + m0 * (count * m0 - 2 * total) + v.sum()
+        ctx.save_for_backward(m, m0, s0, precision, square, total)
+        return 0.5 * (square * precision - count) - log_scale.sum() + count * s0.log()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        m, m0, s0, precision, square, total = ctx.saved_tensors
+        g, count = grads[0], m.numel()
+        by_m = (m - m0) * (g * precision)
+        by_v = (0.5 * g * precision).expand_as(m)
+        by_m0 = g * precision * (count * m0 - total)
+        by_s0 = g * (count / s0 - square * precision / s0)
+        return by_m, (-g).expand_as(m), by_v, by_m0, by_s0

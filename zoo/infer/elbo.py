@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from guides.lazy import LazySample, LocalReparameterization
+from guides.log_scale_normal import summed_kl
 
 
 class MeanFieldELBO(TraceMeanField_ELBO):
@@ -96,6 +97,11 @@ class MeanFieldELBO(TraceMeanField_ELBO):
 
 def _divergence(prior: Any, posterior: Any) -> Tensor:
     """Return the KL of one site, or its Monte Carlo term when there is no closed form."""
+    if posterior["mask"] is None and not posterior["fn"].batch_shape:
+        total = summed_kl(posterior["fn"], prior["fn"])
+        if total is not None:
+            weighted: Tensor = scale_and_mask(total, scale=posterior["scale"])
+            return weighted
     try:
         kl = kl_divergence(posterior["fn"], prior["fn"])
     except NotImplementedError:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from guides.lazy import LazyReuseError, LazySample, LocalReparameterization, is_lazy
-from guides.log_scale_normal import LogScaleNormal
+from guides.log_scale_normal import LogScaleNormal, summed_kl
 
 DRAWS = 20_000
 
@@ -165,3 +165,31 @@ def test_log_scale_normal_is_the_same_law():
     a = ours.expand([4, 3]).rsample()
     torch.manual_seed(0)
     torch.testing.assert_close(a, theirs.expand([4, 3]).rsample())
+
+
+def test_summed_divergence_has_the_value_and_gradients_of_the_elements():
+    parameters = [torch.randn(3, 4).requires_grad_(), torch.randn(3, 4).requires_grad_()]
+    prior = [torch.tensor(0.3).requires_grad_(), torch.tensor(1.7).requires_grad_()]
+
+    def posterior():
+        return LogScaleNormal(*parameters).to_event(2)
+
+    p = dist.Normal(*prior).expand([3, 4]).to_event(2)
+    fused = summed_kl(posterior(), p)
+    plain = torch.distributions.kl_divergence(
+        dist.Normal(parameters[0], parameters[1].exp()).to_event(2), p
+    )
+    torch.testing.assert_close(fused, plain)
+    for a, b in zip(
+        torch.autograd.grad(3 * fused, [*parameters, *prior]),
+        torch.autograd.grad(3 * plain, [*parameters, *prior]),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
+def test_summed_divergence_leaves_other_pairs_alone():
+    q = LogScaleNormal(torch.zeros(3), torch.zeros(3)).to_event(1)
+    assert summed_kl(q, dist.Laplace(torch.zeros(3), 1).to_event(1)) is None
+    assert summed_kl(q, dist.Normal(torch.zeros(3), torch.rand(3)).to_event(1)) is None
+    assert summed_kl(dist.Normal(torch.zeros(3), 1).to_event(1), q) is None
