@@ -1,0 +1,62 @@
+"""Which estimator a fit takes."""
+
+import pytest
+import torch
+from torch import nn
+
+import zoo
+from zoo.config import make_config
+from zoo.data import from_arrays
+from zoo.errors import ConfigError
+from zoo.workflow import prepare
+
+
+class Tied(nn.Module):
+    """Uses one weight twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.square = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.square(torch.tanh(self.square(x)))))
+
+
+def convolutional():
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(2, 1)
+    )
+
+
+def chosen(net, estimator="auto"):
+    X = torch.randn(40, 4).numpy()
+    config = make_config(method="mean_field", net=None, num_steps=5, estimator=estimator)
+    prepared = prepare(config, dataset=from_arrays(X, X.sum(1)), net=net)
+    assert prepared.svi.objective.elbo.local == (prepared.assembly.config.estimator == "local")
+    return prepared.assembly.config.estimator
+
+
+def test_auto_samples_outputs_of_linear_layers_and_weights_of_convolutions():
+    assert chosen(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))) == "local"
+    assert chosen(convolutional()) == "weights"
+
+
+def test_a_wish_is_granted():
+    assert chosen(convolutional(), "local") == "local"
+    assert chosen(nn.Linear(4, 1), "weights") == "weights"
+
+
+def test_a_weight_that_is_used_twice_is_sampled_itself():
+    assert chosen(Tied()) == "weights"
+    with pytest.raises(ConfigError, match=r"'square\.weight' was integrated out by 'linear'"):
+        chosen(Tied(), "local")
+
+
+@pytest.mark.parametrize("estimator", ["local", "weights"])
+def test_the_estimator_is_written_down_and_repeats(tmp_path, estimator):
+    options = {"data": "wine", "num_steps": 10, "num_samples": 5, "progress_bar": False}
+    first = zoo.fit("mean_field", estimator=estimator, out=tmp_path / "run", **options)
+    assert f"estimator: {estimator}" in (tmp_path / "run" / "config.yaml").read_text()
+    again = zoo.fit("mean_field", estimator=estimator, **options)
+    assert torch.equal(first.losses, again.losses)
