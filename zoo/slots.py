@@ -76,6 +76,11 @@ class Slot:
         return torch.Size(n if dim == kept else 1 for dim, n in enumerate(self.shape))
 
 
+def has_convolutions(net: nn.Module) -> bool:
+    """Tell whether a network has convolutional layers; draws of their weights cost differently."""
+    return any(isinstance(module, _CONVOLUTIONS) for module in net.modules())
+
+
 def network_slots(net: nn.Module) -> list[Slot]:
     """List the slots of a network, in the order of its parameters."""
     slots = []

@@ -24,6 +24,7 @@ from zoo.infer.objective import Objective
 from zoo.infer.schedule import child_seed
 from zoo.infer.svi import SVI, EarlyStopping
 from zoo.persist import write_inputs, write_outputs
+from zoo.slots import has_convolutions
 from zoo.store import RunDirectory
 
 VALIDATION_STREAM = 2_000_000_099
@@ -175,8 +176,7 @@ def choose_estimator(
     Outputs give gradients of lower variance; on convolutions they cost twice the time. A network
     that uses a weight twice needs the weights themselves.
     """
-    convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in assembly.model.modules())
-    if wanted == "weights" or (wanted == "auto" and convolutions):
+    if wanted == "weights" or (wanted == "auto" and has_convolutions(assembly.model.net)):
         return "weights"
     try:
         with torch.no_grad(), torch.random.fork_rng():

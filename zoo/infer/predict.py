@@ -16,6 +16,7 @@ from guides.base import Guide
 from zoo.bnn import BNN
 from zoo.errors import ConfigError
 from zoo.infer.rng import seeded
+from zoo.slots import has_convolutions
 
 #: Rows of one chunk, and bytes that the draws of one chunk may take.
 CHUNK_ROWS = 512
@@ -127,8 +128,8 @@ def _loop_is_faster(model: BNN) -> bool:
     Batched weights turn a convolution into a grouped one, which took 2.6 times longer on LeNet-5;
     for large matrices there is no overhead left to save.
     """
-    convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in model.net.modules())
-    return convolutions or sum(p.numel() for p in model.net.parameters()) > LARGE_NETWORK
+    num_weights = sum(parameter.numel() for parameter in model.net.parameters())
+    return has_convolutions(model.net) or num_weights > LARGE_NETWORK
 
 
 def _width(model: BNN, x: Tensor) -> int:

@@ -1,0 +1,1 @@
+"""The checks of the contract; `zoo.testing` runs them."""
