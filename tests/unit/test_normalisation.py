@@ -31,6 +31,17 @@ def test_every_draw_is_normalised_by_its_own_statistics():
     assert not torch.allclose(outputs, without)
 
 
+def test_checks_before_the_first_step_leave_running_statistics_alone():
+    model, guide = normalised_model()
+    x, y = torch.randn(32, 3, dtype=torch.float64), torch.randint(2, (32,))
+    objective = Objective(model, guide).train()
+    objective.check_once(x, y)
+    assert torch.equal(model.net[1].running_mean, torch.zeros(4, dtype=torch.float64))
+    assert objective.training
+    objective(x, y)
+    assert int(model.net[1].num_batches_tracked) == 1
+
+
 def test_network_without_normalisation_has_no_statistics():
     model = zoo.create("mean_field", nn.Linear(3, 2), likelihood="categorical", num_data=32)
     draws = draw_posterior(model, model.guide(init_scale=0.1), 2, seed=0)

@@ -78,7 +78,7 @@ class CapturedObjective:
             return [loss.detach(), *gradients]
 
         with torch.random.fork_rng():  # recording must not move the random numbers
-            self.objective.elbo.validate_once(self.objective.model, self.objective.guide, x, y)
+            self.objective.check_once(x, y)
             graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(
                 *self._inputs(), x, y
             )

@@ -40,7 +40,9 @@ class MeanFieldELBO(TraceMeanField_ELBO):
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss of the current batch; nothing is read back from the device."""
-        self.validate_once(model, guide, *args, **kwargs)
+        if not self._validated:
+            self._validated = True
+            self.check(model, guide, *args, **kwargs)
         with pyro.validation_enabled(False):
             if self.vectorize_particles:
                 loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)
@@ -61,11 +63,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         loss.backward(retain_graph=self.retain_graph)
         return float(loss.detach())
 
-    def validate_once(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
-        """Run stock Pyro with all its checks before the first step, beside its random numbers."""
-        if self._validated:
-            return
-        self._validated = True
+    def check(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
+        """Run stock Pyro once with all its checks, and leave the random numbers alone."""
         stock = TraceMeanField_ELBO(
             num_particles=self.num_particles,
             max_plate_nesting=self.max_plate_nesting,

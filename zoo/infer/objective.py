@@ -72,18 +72,33 @@ class Objective(nn.Module):
         self.model, self.guide = model, guide
         self.elbo = MeanFieldELBO(
             local=local,
-            validate=validate,
+            validate=False,  # done below, with the network in evaluation mode
             num_particles=num_particles,
             vectorize_particles=vectorize_particles,
             max_plate_nesting=1,
         )
+        self._checked = not validate
         self.register_buffer("kl_weight", next(iter(guide.parameters())).new_ones(()))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss; `kl_weight` is the weight of the KL."""
+        self.check_once(x, y)
         scale = LatentScale(self.kl_weight)
         loss: Tensor = self.elbo.differentiable_loss(scale(self.model), scale(self.guide), x, y)
         return loss
+
+    def check_once(self, x: Tensor, y: Tensor) -> None:
+        """Run Pyro's checks before the first step; in evaluation mode, so that nothing changes."""
+        if self._checked:
+            return
+        self._checked = True
+        modes = {module: module.training for module in self.modules()}
+        self.eval()
+        try:
+            self.elbo.check(self.model, self.guide, x, y)
+        finally:
+            for module, training in modes.items():
+                module.training = training
 
 
 def site_divergences(program: Callable[[], Any], guide: Guide) -> dict[str, tuple[Tensor, bool]]:
