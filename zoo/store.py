@@ -6,6 +6,7 @@ safetensors, which cannot hold code.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -88,6 +89,29 @@ class RunDirectory:
                 f"the run in {str(self.path)!r} is not finished. Continue it with "
                 f"zoo fit --resume {self.path}"
             )
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing to this run; a killed process lets go by itself.
+
+        Raises
+        ------
+        StoreError
+            If another process holds the run.
+        """
+        try:
+            fcntl = importlib.import_module("fcntl")
+        except ImportError:  # Windows has no such module, and nothing to lock with
+            yield
+            return
+        with open(self.path / CONFIG, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(
+                    f"another process is writing to {str(self.path)!r}. Wait for it, or stop it."
+                ) from None
+            yield
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file atomically."""

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -252,7 +252,8 @@ def _train(prepared: Prepared, directory: RunDirectory | None, progress_bar: boo
             directory.write_tensors(store.CHECKPOINT, *svi.state())
 
     assembly, svi, dataset = prepared.assembly, prepared.svi, prepared.dataset
-    with _threads(assembly.config.num_threads):
+    lock = nullcontext() if directory is None else directory.locked()
+    with lock, _threads(assembly.config.num_threads):
         losses = svi.run(
             progress_bar=progress_bar,
             checkpoint_every=assembly.config.checkpoint_every,

@@ -164,3 +164,13 @@ def test_leftovers_of_a_killed_process_are_removed(run):
 def test_text_that_has_no_encoding_is_written_all_the_same(run):
     run.write_text("report.html", "é \udcff")
     assert (run.path / "report.html").read_text(encoding="utf-8") == "é \\udcff"
+
+
+def test_a_run_is_written_by_one_process_at_a_time(tmp_path):
+    run = RunDirectory.new(tmp_path / "run")
+    run.write_text("config.yaml", "method: mean_field\n")
+    with run.locked():
+        with pytest.raises(StoreError, match="another process is writing"), run.locked():
+            pass
+    with run.locked():
+        pass
