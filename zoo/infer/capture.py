@@ -139,9 +139,10 @@ class GradientStep:
                 return self.captured.loss_and_gradients(x, y)
             except _CANNOT as error:
                 self.captured, self._undecided = None, False
+                cause = next((line for line in str(error).splitlines() if line.strip()), "")
                 warnings.warn(
                     "the step cannot be captured and is run as it is: "
-                    f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+                    f"{type(error).__name__}: {cause}",
                     stacklevel=4,
                 )
         self.objective.zero_grad(set_to_none=True)
