@@ -2,15 +2,13 @@
 
 The truncated families are those of structured Bayesian pruning (Neklyudov, Molchanov, Ashukha &
 Vetrov, *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*, NIPS 2017). The
-textbook formulas subtract numbers near exp(-β²/2) and lose every digit as soon as `loc` leaves
-the window, so integrals over the window are taken relative to the highest point of the density
-(`_Window`) and draws relative to the nearest bound (`_solve_tail`), in float64 throughout.
+numerical side of them is in `guides.truncation`.
 
 Importing the module registers the divergences on the *torch* classes; Pyro's inherit from them.
 """
 
 import math
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -20,184 +18,20 @@ from torch.distributions import Gamma, HalfNormal, InverseGamma, LogNormal, Unif
 from torch.distributions.kl import register_kl
 from torch.distributions.utils import broadcast_all
 
+from guides.truncation import (
+    ImplicitDraw,
+    Window,
+    log_kernel_at,
+    quantile_and_derivatives,
+    window_of,
+)
+
 __all__ = ["TruncatedLogNormal", "TruncatedNormal", "kl_truncated_uniform"]
 
-# The density is integrated down to exp(-38) of its peak, below the resolution of float64. Over
-# that range (at most ±8.8 standard deviations) 48 Gauss-Legendre nodes are exact to rounding.
-_DEPTH = 38.0
-_roots, _masses = np.polynomial.legendre.leggauss(48)
-_NODES = torch.from_numpy(0.5 * (_roots + 1.0))
-_WEIGHTS = torch.from_numpy(0.5 * _masses)
-_SMALLEST_U = 2.0**-60
 _TINY = torch.finfo(torch.float64).tiny
 
 _Real = Tensor | float
 _Flag = bool | None
-
-
-class _Window(NamedTuple):
-    """Quadrature of exp(log_kernel) over the part of [low, high] that carries mass.
-
-    With c the highest point of the density inside the window, log_kernel(d) is
-    log N(c + d | loc, scale) − log N(c | loc, scale) = −d (d + 2 (c − loc)) / (2 scale²).
-    """
-
-    anchor: Tensor  # c, without gradient: it is only a reference point
-    shift: Tensor  # c - loc
-    length: Tensor  # of the integrated part
-    offset: Tensor  # d at the nodes, last dimension
-    log_kernel: Tensor  # at the nodes
-    weight: Tensor  # node weight times kernel
-    total: Tensor  # sum of weight
-
-    @property
-    def log_mass(self) -> Tensor:
-        """Logarithm of the integral of exp(log_kernel) over the window."""
-        return self.length.log() + self.total.log()
-
-    def expect(self, at_nodes: Tensor) -> Tensor:
-        """Return the expectation of a quantity given at the nodes."""
-        return (self.weight * at_nodes).sum(-1) / self.total
-
-
-def _window(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> _Window:
-    anchor = torch.minimum(torch.maximum(loc, low), high).detach()
-    shift = anchor - loc
-    # where the kernel has fallen to exp(-_DEPTH): d²/2 + |shift| d = _DEPTH, in units of scale
-    far = (shift / scale).detach().abs()
-    reach = scale.detach() * (2 * _DEPTH / (far + (far * far + 2 * _DEPTH).sqrt()))
-    left = torch.maximum(low - anchor, -reach)
-    length = torch.minimum(high - anchor, reach) - left
-    offset = left.unsqueeze(-1) + length.unsqueeze(-1) * _NODES.to(loc.device)
-    width = scale.unsqueeze(-1)
-    log_kernel = -0.5 * (offset / width) * ((offset + 2 * shift.unsqueeze(-1)) / width)
-    weight = _WEIGHTS.to(loc.device) * log_kernel.exp()
-    return _Window(anchor, shift, length, offset, log_kernel, weight, weight.sum(-1))
-
-
-def _log_kernel_at(value: Tensor, window: _Window, scale: Tensor) -> Tensor:
-    offset = value - window.anchor
-    return -0.5 * (offset / scale) * ((offset + 2 * window.shift) / scale)
-
-
-def _mills(x: Tensor) -> Tensor:
-    """M(x) = Φ(x)/φ(x) for x ≤ 0."""
-    ratio: Tensor = torch.special.erfcx(-x / math.sqrt(2))
-    return math.sqrt(math.pi / 2) * ratio
-
-
-def _mills_slope(x: Tensor, mills: Tensor) -> Tensor:
-    """M'(x) = 1 + x M(x) for x ≤ 0, without the cancellation at large |x|."""
-    y = x.clamp(max=-1.0).pow(-2)
-    series = torch.ones_like(y)
-    for k in (13, 11, 9, 7, 5, 3):
-        series = 1 - k * y * series
-    return torch.where(x < -30, y * series, 1 + x * mills)
-
-
-class _Draw(NamedTuple):
-    """A quantile and its derivatives with respect to the four parameters."""
-
-    value: Tensor
-    by_loc: Tensor
-    by_scale: Tensor
-    by_low: Tensor
-    by_high: Tensor
-
-
-def _solve_interior(
-    u: Tensor, loc: Tensor, scale: Tensor, alpha: Tensor, beta: Tensor, rest: Tensor
-) -> _Draw:
-    """Invert the cdf when loc lies inside the window: α < 0 < β. `rest` is 1 − u."""
-    root = math.sqrt(2)
-    y = rest * torch.erf(alpha / root) + u * torch.erf(beta / root)
-    below = rest * torch.special.ndtr(alpha) + u * torch.special.ndtr(beta)
-    above = rest * torch.special.ndtr(-alpha) + u * torch.special.ndtr(-beta)
-    tail = torch.where(y < 0, torch.special.ndtri(below), -torch.special.ndtri(above))
-    x = torch.where(y.abs() < 0.9, root * torch.erfinv(y.clamp(-0.9, 0.9)), tail)
-    x = torch.minimum(torch.maximum(x, alpha), beta)
-    by_low = rest * (0.5 * (x - alpha) * (x + alpha)).exp()
-    by_high = u * (0.5 * (x - beta) * (x + beta)).exp()
-    by_loc = 1 - by_low - by_high
-    by_scale = x - alpha * by_low - beta * by_high
-    return _Draw(loc + scale * x, by_loc, by_scale, by_low, by_high)
-
-
-def _solve_tail(
-    u: Tensor, high: Tensor, scale: Tensor, beta: Tensor, width: Tensor, rest: Tensor
-) -> _Draw:
-    """Invert the cdf when loc ≥ high (β ≤ 0), measuring the draw from the upper bound.
-
-    The draw is high − scale·s with log Φ(β − s) − log Φ(β) = −depth. Newton's method on this
-    concave function approaches the root from one side and cannot overshoot. The derivatives are
-    those of the implicit reparameterisation, with φ(x) = φ(x) M'(x) − x Φ(x) inserted so that
-    the terms of order 1 cancel on paper.
-    """
-    mills_beta, mills_alpha = _mills(beta), _mills(beta - width)
-    log_ratio = mills_alpha.log() - mills_beta.log() + width * (beta - 0.5 * width)
-    share = u + rest * log_ratio.exp()
-    depth = -torch.where(u < 0.5, share.log(), torch.log1p(rest * torch.expm1(log_ratio)))
-    s = 2 * depth / ((beta * beta + 2 * depth).sqrt() - beta)
-    for _ in range(5):
-        s = torch.minimum(s.clamp(min=0.0), width)
-        mills = _mills(beta - s)
-        s = s + (mills.log() - mills_beta.log() + s * (beta - 0.5 * s) + depth) * mills
-    s = torch.minimum(s.clamp(min=0.0), width)
-    x, left = beta - s, width - s
-    at_high = u * (s * (0.5 * s - beta)).exp()
-    at_low = rest * (left * (beta - 0.5 * (s + width))).exp()
-    by_loc = (
-        _mills_slope(x, _mills(x))
-        - at_high * (_mills_slope(beta, mills_beta) - s * mills_beta)
-        - at_low * (_mills_slope(beta - width, mills_alpha) + left * mills_alpha)
-    )
-    by_scale = x * by_loc - at_high * s + at_low * left
-    return _Draw(high - scale * s, by_loc, by_scale, at_low, at_high)
-
-
-@torch.no_grad()
-def _solve(u: Tensor, loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> _Draw:
-    """Quantile of a truncated normal and its derivatives, everywhere stable."""
-    u, rest = u.clamp(min=_SMALLEST_U), (1 - u).clamp(min=_SMALLEST_U)
-    alpha, beta, width = (low - loc) / scale, (high - loc) / scale, (high - low) / scale
-    inside, reflect, where = (alpha < 0) & (beta > 0), alpha >= 0, torch.where
-    # each branch sees harmless numbers where the other one applies
-    lower, upper = where(inside, alpha, -1.0), where(inside, beta, 1.0)
-    interior = _solve_interior(u, loc, scale, lower, upper, rest)
-    edge, bound = where(reflect, -alpha, beta), where(reflect, -low, high)
-    toward, away = where(reflect, rest, u), where(reflect, u, rest)
-    tail = _solve_tail(toward, bound, scale, where(inside, -1.0, edge), width, away)
-    sign = where(reflect, -1.0, 1.0).to(u.dtype)
-    value = where(inside, interior.value, sign * tail.value)
-    return _Draw(
-        torch.minimum(torch.maximum(value, low), high),
-        where(inside, interior.by_loc, tail.by_loc),
-        where(inside, interior.by_scale, sign * tail.by_scale),
-        where(inside, interior.by_low, where(reflect, tail.by_high, tail.by_low)),
-        where(inside, interior.by_high, where(reflect, tail.by_low, tail.by_high)),
-    )
-
-
-class _Implicit(torch.autograd.Function):
-    """Return a draw whose derivatives are already known (implicit reparameterisation)."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*inputs: Tensor) -> Tensor:
-        """Return the value, the first of `value, 4 derivatives, 4 parameters`."""
-        return inputs[0].clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Keep the derivatives."""
-        ctx.save_for_backward(*inputs[1:5])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Multiply the incoming gradient by each derivative."""
-        known = (grads[0] * derivative for derivative in ctx.saved_tensors)
-        return (None,) * 5 + tuple(known)
 
 
 class _Truncated(TorchDistribution):
@@ -239,8 +73,8 @@ class _Truncated(TorchDistribution):
         loc, scale, low, high = self._core
         return loc.double(), scale.double(), low.double(), high.double()
 
-    def _window(self) -> _Window:
-        return _window(*self._double())
+    def _window(self) -> Window:
+        return window_of(*self._double())
 
     def _shaped(self, value: Tensor) -> Tensor:
         return value.to(self.loc.dtype).expand(self.batch_shape)
@@ -248,7 +82,9 @@ class _Truncated(TorchDistribution):
     def _quantile(self, u: Tensor) -> Tensor:
         u = u.double().expand(np.broadcast_shapes(u.shape, self.batch_shape))
         parameters = [parameter.expand_as(u) for parameter in self._double()]
-        return cast(Tensor, _Implicit.apply(*_solve(u, *parameters), *parameters))
+        return cast(
+            Tensor, ImplicitDraw.apply(*quantile_and_derivatives(u, *parameters), *parameters)
+        )
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Draw, with gradients through all parameters."""
@@ -257,15 +93,15 @@ class _Truncated(TorchDistribution):
 
     def _log_prob(self, value: Tensor) -> Tensor:
         window, scale = self._window(), self._double()[1]
-        density = _log_kernel_at(value, window, scale) - window.log_mass
+        density = log_kernel_at(value, window, scale) - window.log_mass
         return torch.where((value >= self.low) & (value <= self.high), density, -math.inf)
 
     def _cdf(self, value: Tensor) -> Tensor:
         loc, scale, low, high = self._double()
         # an empty window has no logarithm: integrate up to high where value <= low
         upper = torch.where(value > low, torch.minimum(value, high), high)
-        window, part = self._window(), _window(loc, scale, low, upper)
-        height = _log_kernel_at(part.anchor, window, scale)
+        window, part = self._window(), window_of(loc, scale, low, upper)
+        height = log_kernel_at(part.anchor, window, scale)
         share = (part.log_mass + height - window.log_mass).clamp(max=0.0).exp()
         return torch.where(value > self.low, share, 0.0)
 
@@ -383,11 +219,11 @@ class TruncatedLogNormal(_Truncated):
         """Quantile at the probability `value`."""
         return self._exp(self._quantile(value))
 
-    def _log_moment(self, k: int, window: _Window) -> Tensor:
+    def _log_moment(self, k: int, window: Window) -> Tensor:
         """Return log E θ^k; tilting by e^{kt} only moves loc to loc + k scale²."""
         loc, scale, low, high = self._double()
-        tilted = _window(loc + k * scale * scale, scale, low, high)
-        height = _log_kernel_at(tilted.anchor, window, scale)
+        tilted = window_of(loc + k * scale * scale, scale, low, high)
+        height = log_kernel_at(tilted.anchor, window, scale)
         return k * tilted.anchor + height + tilted.log_mass - window.log_mass
 
     def _moments(self) -> tuple[Tensor, Tensor]:
