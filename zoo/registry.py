@@ -81,8 +81,6 @@ class Entry:
         ``point``.
     truth
         How its ground truth is obtained: ``nuts``, ``exact`` or ``brute_force``.
-    truth_problem
-        Data set and network on which that is affordable.
     analytic_kl
         Whether every divergence with the default priors has a closed form.
     compresses
@@ -100,8 +98,7 @@ class Entry:
     reference: str
     tasks: tuple[Task, ...] = TASKS
     exactness: Literal["mean_field", "mean_only", "point"] = "mean_field"
-    truth: Literal["nuts", "exact", "brute_force"] = "nuts"
-    truth_problem: tuple[str, str] = ("linear", "linear")
+    truth: Literal["nuts", "exact", "brute_force"] = "brute_force"
     analytic_kl: bool = True
     compresses: bool = False
     expected_failures: Mapping[str, str] = field(default_factory=dict)

@@ -8,6 +8,7 @@ import zoo
 from zoo.config import make_config
 from zoo.data import from_arrays
 from zoo.errors import ConfigError
+from zoo.infer.elbo import MeanFieldELBO
 from zoo.workflow import prepare
 
 
@@ -60,3 +61,8 @@ def test_the_estimator_is_written_down_and_repeats(tmp_path, estimator):
     assert f"estimator: {estimator}" in (tmp_path / "run" / "config.yaml").read_text()
     again = zoo.fit("mean_field", estimator=estimator, **options)
     assert torch.equal(first.losses, again.losses)
+
+
+def test_local_noise_and_vectorised_particles_exclude_each_other():
+    with pytest.raises(ValueError, match="vectorised particles need weights"):
+        MeanFieldELBO(local=True, vectorize_particles=True, max_plate_nesting=1)

@@ -92,6 +92,7 @@ class GroupView:
         return {
             "weights_left_percent": self.weights_left_percent,
             "relaxed": self.relaxed,
+            "relaxations": RELAXATIONS,
             "slots": {
                 name: {
                     "groups": len(group.scores),

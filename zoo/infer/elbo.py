@@ -21,28 +21,24 @@ from guides.log_scale_normal import summed_kl
 
 
 class MeanFieldELBO(TraceMeanField_ELBO):
-    """Negative ELBO with analytic KLs, as `TraceMeanField_ELBO`.
+    """Negative ELBO with analytic KLs, as `TraceMeanField_ELBO`; `check` runs Pyro's validation.
 
     Parameters
     ----------
     local
         Whether the guide's Normal sites are integrated out at the layer (see `guides.lazy`).
-    validate
-        Whether the first call runs Pyro's checks.
     **options
         As for `TraceMeanField_ELBO`.
     """
 
-    def __init__(self, *, local: bool = False, validate: bool = True, **options: Any) -> None:
+    def __init__(self, *, local: bool = False, **options: Any) -> None:
         super().__init__(**options)
+        if local and self.vectorize_particles:
+            raise ValueError("local sampling has noise per row; vectorised particles need weights")
         self.local = local
-        self._validated = not validate
 
     def differentiable_loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss of the current batch; nothing is read back from the device."""
-        if not self._validated:
-            self._validated = True
-            self.check(model, guide, *args, **kwargs)
         with pyro.validation_enabled(False):
             if self.vectorize_particles:
                 loss: Tensor = super().differentiable_loss(model, guide, *args, **kwargs)

@@ -72,7 +72,6 @@ class Objective(nn.Module):
         self.model, self.guide = model, guide
         self.elbo = MeanFieldELBO(
             local=local,
-            validate=False,  # done below, with the network in evaluation mode
             num_particles=num_particles,
             vectorize_particles=vectorize_particles,
             max_plate_nesting=1,

@@ -38,8 +38,7 @@ PRIORS = {"*": "Normal(0, 1)", "*weight": "Horseshoe(scale=1e-5, group=auto)"}
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.011),
     reference="Louizos, Ullrich and Welling (2017), Bayesian Compression for Deep Learning",
     exactness="mean_field",
-    truth="nuts",
-    truth_problem=("sparse_linear", "linear"),
+    truth="brute_force",
     analytic_kl=True,
     compresses=True,
 )

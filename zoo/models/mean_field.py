@@ -34,7 +34,6 @@ PRIORS = {"*": "Normal(0, 1)"}
     reference="Graves (2011), Practical Variational Inference for Neural Networks",
     exactness="mean_field",
     truth="exact",
-    truth_problem=("linear", "linear"),
     analytic_kl=True,
 )
 def mean_field(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
