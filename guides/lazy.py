@@ -21,6 +21,8 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from guides.noise import standard_normal_like
+
 #: Keeps the square root of a variance differentiable at zero.
 TINY = 1e-16
 
@@ -158,48 +160,28 @@ def is_lazy(value: object) -> bool:
     return isinstance(value, LazySample)
 
 
-class _SampledLinear(torch.autograd.Function):
-    """x W' + b with Gaussian W and b, sampled at the output.
+class _SampledOutput(torch.autograd.Function):
+    """A draw with given mean and variance, from given noise.
 
-    Keeps the inputs and one tensor of the output's size; autograd on the composed operations would
-    keep the squared inputs, the variance, its root and the noise.
+    Keeps one tensor of the output's size; autograd on the composed operations would keep the
+    variance, its root and the noise, and pass over memory more often.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        loc: Tensor,
-        variance: Tensor,
-        bias_loc: Tensor | None,
-        bias_variance: Tensor | None,
-        noise: Tensor,
-    ) -> Tensor:
-        scale = F.linear(x * x, variance, bias_variance).clamp_min_(TINY).sqrt_()
-        output = F.linear(x, loc, bias_loc).addcmul_(scale, noise)
-        ctx.save_for_backward(x, loc, variance, noise.mul(0.5).div_(scale))
-        ctx.has_bias = (bias_loc is not None, bias_variance is not None)
-        return output
+    def forward(ctx: Any, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+        scale = variance.clamp_min(TINY).sqrt_()
+        ctx.save_for_backward(noise.mul(0.5).div_(scale))
+        return torch.addcmul(mean, scale, noise)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, loc, variance, half_noise_over_scale = ctx.saved_tensors
-        grad = grads[0]
-        grad_variance = grad * half_noise_over_scale
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            grad_x = torch.matmul(grad_variance, variance).mul_(x).mul_(2.0)
-            grad_x = grad_x.add_(torch.matmul(grad, loc))
-        grad, grad_variance = grad.flatten(0, -2), grad_variance.flatten(0, -2)
-        x = x.flatten(0, -2)
-        return (
-            grad_x,
-            grad.t() @ x,
-            grad_variance.t() @ (x * x),
-            grad.sum(0) if ctx.has_bias[0] else None,
-            grad_variance.sum(0) if ctx.has_bias[1] else None,
-            None,
-        )
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (half_noise_over_scale,) = ctx.saved_tensors
+        return grads[0], grads[0] * half_noise_over_scale, None
+
+
+def _sampled(mean: Tensor, variance: Tensor) -> Tensor:
+    output: Tensor = _SampledOutput.apply(mean, variance, standard_normal_like(mean))
+    return output
 
 
 def _moments(value: Any) -> tuple[Any, Any]:
@@ -220,17 +202,9 @@ def _ready(weight: Any, bias: Any, x: Any, operation: str) -> Any:
     return weight.moments(), _moments(bias)
 
 
-def _linear(input: Tensor, weight: Any, bias: Any = None) -> Any:
-    ready = _ready(weight, bias, input, "linear")
-    if ready is NotImplemented:
-        return NotImplemented
-    (loc, variance), (bias_loc, bias_variance) = ready
-    shape = (*input.shape[:-1], loc.shape[0])
-    noise = torch.randn(shape, dtype=loc.dtype, device=loc.device)
-    return _SampledLinear.apply(input, loc, variance, bias_loc, bias_variance, noise)
+def _linear_map(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return the rule of a function that is linear in weight and bias, and in its input."""
 
-
-def _convolution(function: Callable[..., Tensor]) -> Callable[..., Any]:
     def rule(input: Tensor, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Any:
         ready = _ready(weight, bias, input, function.__name__)
         if ready is NotImplemented:
@@ -238,8 +212,7 @@ def _convolution(function: Callable[..., Tensor]) -> Callable[..., Any]:
         (loc, variance), (bias_loc, bias_variance) = ready
         mean = function(input, loc, bias_loc, *args, **kwargs)
         spread = function(input * input, variance, bias_variance, *args, **kwargs)
-        noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device)
-        return torch.addcmul(mean, spread.clamp_min(TINY).sqrt(), noise)
+        return _sampled(mean, spread)
 
     return rule
 
@@ -256,15 +229,14 @@ def _multiply(left: Any, right: Any) -> Any:
     lazy.consume("mul")
     loc, variance = lazy.moments()
     rows = torch.broadcast_shapes(other.shape, lazy.shape)
-    noise = torch.randn(rows, dtype=loc.dtype, device=loc.device)
-    return other * torch.addcmul(loc, variance.clamp_min(TINY).sqrt(), noise)
+    return other * _sampled(loc.expand(rows), variance.expand(rows))
 
 
 _RULES: dict[Any, Callable[..., Any]] = {
-    F.linear: _linear,
-    torch.conv1d: _convolution(torch.conv1d),
-    torch.conv2d: _convolution(torch.conv2d),
-    torch.conv3d: _convolution(torch.conv3d),
+    function: _linear_map(function)
+    for function in (F.linear, torch.conv1d, torch.conv2d, torch.conv3d)
+}
+_RULES |= {
     torch.mul: _multiply,
     Tensor.mul: _multiply,
     Tensor.__mul__: _multiply,

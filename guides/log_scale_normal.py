@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.distributions import Normal, constraints
 from torch.distributions.kl import register_kl
 
+from guides.noise import standard_normal_like
+
 
 class LogScaleNormal(dist.Normal):
     r"""Normal distribution with parameters :math:`\mu` and :math:`\log\sigma`.
@@ -58,7 +60,7 @@ class LogScaleNormal(dist.Normal):
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Draw, with gradients through both parameters."""
         shape = self._extended_shape(torch.Size(sample_shape))
-        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        noise = standard_normal_like(self.loc.expand(shape))
         return torch.addcmul(self.loc, self.scale, noise)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "LogScaleNormal":
@@ -128,8 +130,11 @@ class _SummedKL(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         m, m0, s0, precision, square, total = ctx.saved_tensors
         g, count = grads[0], m.numel()
-        by_m = (m - m0) * (g * precision)
-        by_v = (0.5 * g * precision).expand_as(m)
-        by_m0 = g * precision * (count * m0 - total)
-        by_s0 = g * (count / s0 - square * precision / s0)
+        weight = g * precision
+        by_m = (m - m0) * weight
+        by_v = (0.5 * weight).expand_as(m)
+        by_m0 = by_s0 = None
+        if ctx.needs_input_grad[3] or ctx.needs_input_grad[4]:  # the prior has a prior
+            by_m0 = weight * (count * m0 - total)
+            by_s0 = g * (count / s0 - square * precision / s0)
         return by_m, (-g).expand_as(m), by_v, by_m0, by_s0

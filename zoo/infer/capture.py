@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoo.infer.objective import Objective
@@ -86,12 +87,41 @@ class CapturedObjective:
         graph.recompile()
         if self.backend == "replay":
             return graph
+        _keep_products_apart(graph)
         # The generator of the CPU is fast; Inductor's own is made for GPUs.
         options: dict[str, Any] = {"fallback_random": x.device.type == "cpu"}
         compiled: Callable[..., list[Tensor]] = torch.compile(
             graph, fullgraph=True, dynamic=False, options=options
         )
         return compiled
+
+
+def _keep_products_apart(graph: GraphModule) -> None:
+    """Write the sum of a matrix product and another matrix as a difference, to the same bits.
+
+    Gradients are such sums (data term plus divergence). Inductor folds the sum into the product,
+    which then copies the summand first; a sum left alone becomes part of the loop that follows.
+    """
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor):
+        pair = [argument for argument in node.args if isinstance(argument, Node)]
+        if len(pair) != 2 or node.kwargs or not any(map(_is_product, pair)):
+            continue
+        product, other = pair if _is_product(pair[0]) else reversed(pair)
+        with graph.graph.inserting_before(node):
+            negative = graph.graph.call_function(torch.ops.aten.neg.default, (product,))
+            difference = graph.graph.call_function(torch.ops.aten.sub.Tensor, (other, negative))
+        for made, source in ((negative, product), (difference, node)):
+            made.meta = dict(source.meta)
+        node.replace_all_uses_with(difference)
+        graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _is_product(node: Node) -> bool:
+    """Tell whether a node is a matrix product, or one transposed."""
+    while node.target is torch.ops.aten.t.default:
+        (node,) = node.all_input_nodes
+    return node.target is torch.ops.aten.mm.default
 
 
 #: Steps that ``auto`` times before it decides, and steps that must be left to make it worth while.

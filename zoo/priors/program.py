@@ -60,7 +60,8 @@ class PlainProgram(Program):
         """Sample hyper-parameters first, then the slot."""
         fn = self.cls(**{name: self._parameter(name) for name in self.names})
         # Hyper-parameters may carry plates in front, when many draws are one call.
-        shape = torch.broadcast_shapes(fn.batch_shape, self.slot_shape)
+        batch = fn.batch_shape
+        shape = torch.broadcast_shapes(batch, self.slot_shape) if batch else self.slot_shape
         value: Tensor = pyro.sample(self.slot_name, fn.expand(shape).to_event(len(self.slot_shape)))
         return value
 
