@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 # One thread per process: small tensors gain nothing from more, and tests run side by side.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint unit slow readme bench docs clean
+.PHONY: demo test lint unit slow readme bench bench-peers docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/zoo fit group_horseshoe --data digits --seed 0
@@ -35,6 +35,11 @@ readme: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.targets
+
+bench-peers: $(INSTALLED)
+	$(BIN)/pip install -q -c constraints.txt -e ".[bench]"
+	$(BIN)/pip install -q --no-deps -r benchmarks/peers.txt
+	$(BIN)/python -m benchmarks.speed --peers
 
 docs: $(INSTALLED)
 	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"

@@ -1,8 +1,9 @@
-"""Time of one training step, beside hand-written PyTorch and stock Pyro.
+"""Time of one training step, beside hand-written PyTorch, stock Pyro and other libraries.
 
-``python -m benchmarks.speed [--quick] [--no-compile]``. One thread, one process; contestants take
-turns in every round, so that a busy machine slows all of them alike. A step is forward, ELBO,
-backward and a fused Adam. Prints medians and ratios, and writes them to
+``python -m benchmarks.speed [--quick] [--no-compile] [--peers] [--network NAME]``. One thread, one
+process; contestants take turns in every round, so that a busy machine slows all of them alike. A
+step is forward, ELBO, backward and a fused Adam. ``--peers`` adds the libraries of
+``benchmarks/peers.py`` that are installed. Prints medians and ratios, and writes them to
 ``benchmarks/results/speed.csv`` and ``.json``.
 """
 
@@ -13,7 +14,7 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -24,7 +25,7 @@ from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
 import zoo
-from benchmarks import handwritten
+from benchmarks import handwritten, peers
 from zoo.infer.capture import GradientStep, Mode
 from zoo.infer.objective import Objective
 from zoo.nets import lenet5, mlp
@@ -49,7 +50,7 @@ def networks() -> dict[str, tuple[nn.Sequential, Tensor, Tensor]]:
     }
 
 
-def optimised(parameters: Iterator[nn.Parameter], backward: Callable[[], Tensor]) -> Step:
+def optimised(parameters: Iterable[Tensor], backward: Callable[[], Tensor]) -> Step:
     """Return a step that leaves gradients, then updates."""
     optimizer = torch.optim.Adam([p for p in parameters if p.requires_grad], fused=True)
 
@@ -74,7 +75,7 @@ def plain(loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 
 def contestants(
-    method: str, net: nn.Sequential, x: Tensor, y: Tensor, *, compiled: bool
+    method: str, net: nn.Sequential, x: Tensor, y: Tensor, *, compiled: bool, with_peers: bool
 ) -> dict[str, Step]:
     """Return one step of each contestant, all started from the same network."""
     steps: dict[str, Step] = {}
@@ -97,6 +98,9 @@ def contestants(
     steps["stock pyro"] = optimised(
         both.parameters(), plain(lambda: stock.differentiable_loss(model, guide, x, y))
     )
+    if with_peers and method == "mean_field":
+        for name, (parameters, loss) in peers.available(net, x, y, NUM_DATA).items():
+            steps[name] = optimised(parameters, plain(loss))
     modes: tuple[Mode, ...] = ("off", "replay", "inductor") if compiled else ("off", "replay")
     for local in (True, False):
         for mode in modes:
@@ -152,15 +156,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--no-compile", action="store_true", help="leave out Inductor")
+    parser.add_argument("--peers", action="store_true", help="add other libraries to mean_field")
+    parser.add_argument("--network", choices=["mlp", "lenet5"], help="only this one, not both")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=DeprecationWarning)  # inside Inductor
     rounds = 5 if arguments.quick else 15
+    missing = peers.missing() if arguments.peers else {}
+    for name, reason in missing.items():
+        print(f"not measured: {name} ({reason})")
     tables = []
     with pyro.settings.context(module_local_params=True):
         for network, (net, x, y) in networks().items():
+            if arguments.network not in (None, network):
+                continue
             for method in handwritten.LAYERS:
-                steps = contestants(method, net, x, y, compiled=not arguments.no_compile)
+                steps = contestants(
+                    method,
+                    net,
+                    x,
+                    y,
+                    compiled=not arguments.no_compile,
+                    with_peers=arguments.peers,
+                )
                 times = measure(steps, rounds, per_round=10 if network == "mlp" else 2)
                 tables.append(table(method, network, times))
                 print(tables[-1].round(2).to_string(index=False), flush=True)
@@ -168,7 +186,11 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     result.round(4).to_csv(RESULTS / "speed.csv", index=False)
     line = f"{platform.machine()}, {platform.system()}, torch {torch.__version__}, one thread"
-    records = {"machine": line, "rows": result.round(4).to_dict("records")}
+    records = {
+        "machine": line,
+        "missing_peers": missing,
+        "rows": result.round(4).to_dict("records"),
+    }
     (RESULTS / "speed.json").write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
 
 
