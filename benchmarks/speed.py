@@ -104,7 +104,7 @@ def contestants(
     modes: tuple[Mode, ...] = ("off", "replay", "inductor") if compiled else ("off", "replay")
     for local in (True, False):
         for mode in modes:
-            objective = Objective(*_pair(method, net), local=local).train().to(memory_format=torch.channels_last)
+            objective = Objective(*_pair(method, net), local=local).train()
             gradients = GradientStep(objective, mode, num_steps=1)
             steps[f"zoo {'local' if local else 'weights'}, {mode}"] = optimised(
                 objective.parameters(),

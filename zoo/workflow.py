@@ -143,9 +143,21 @@ def run(
     progress_bar: bool | None = None,
 ) -> Fit:
     """Train from the start, and store the run if a directory is given."""
+    prepared = _with_mode(prepared)
     if directory is not None:
         write_inputs(directory, prepared.assembly.config, prepared.dataset)
     return _train(prepared, directory, progress_bar)
+
+
+def _with_mode(prepared: Prepared) -> Prepared:
+    """Decide whether the steps of a run are compiled; the decision becomes part of it."""
+    assembly, svi = prepared.assembly, prepared.svi
+    if assembly.config.compile != "auto":
+        return prepared
+    with _threads(assembly.config.num_threads):
+        svi.choose_mode()
+    config = assembly.config.model_copy(update={"compile": svi.mode})
+    return replace(prepared, assembly=replace(assembly, config=config))
 
 
 def resume(

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from zoo.infer.objective import Objective
 
@@ -27,15 +28,50 @@ Backend = Literal["replay", "inductor"]
 Mode = Literal["auto", "off", "replay", "inductor"]
 
 
+def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Callable[..., Any]:
+    """Run a function of tensors once, and return the operations that it did as a function.
+
+    Parameters
+    ----------
+    function
+        Takes tensors, or lists and mappings of them. Other tensors that it uses are constants.
+    *inputs
+        Arguments to run it with; later ones must have the same shapes.
+    backend
+        ``replay`` runs the recorded operations one by one, ``inductor`` compiles them.
+    """
+
+    def plain(*inputs: Any) -> Any:  # the tracer takes no methods
+        return function(*inputs)
+
+    with torch.random.fork_rng():  # recording must not move the random numbers
+        graph = make_fx(plain, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    if backend == "replay":
+        return graph
+    _keep_products_apart(graph)
+    # The generator of the CPU is fast; Inductor's own is made for GPUs.
+    on_cpu = all(value.device.type == "cpu" for value in _tensors(inputs))
+    compiled: Callable[..., Any] = torch.compile(
+        graph, fullgraph=True, dynamic=False, options={"fallback_random": on_cpu}
+    )
+    return compiled
+
+
+def _tensors(inputs: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+
+
 class CapturedObjective:
-    """Loss and gradients of an objective from recorded graphs.
+    """Loss and gradients of an objective from recorded graphs, one for each shape of the batch.
 
     Parameters
     ----------
     objective
         What to capture.
     backend
-        ``replay`` runs the recorded operations one by one, ``inductor`` compiles them.
+        See `record`.
     """
 
     def __init__(self, objective: Objective, backend: Backend = "replay") -> None:
@@ -50,7 +86,8 @@ class CapturedObjective:
         """Return the loss, and leave its gradients in the parameters."""
         key = (x.shape, x.dtype, y.shape, y.dtype, x.device, self.objective.training)
         if key not in self._graphs:
-            self._graphs[key] = self._capture(x, y)
+            self.objective.check_once(x, y)
+            self._graphs[key] = record(self._step, *self._inputs(), x, y, backend=self.backend)
         with torch.no_grad():
             loss, *gradients = self._graphs[key](*self._inputs(), x, y)
         for parameter, gradient in zip(self._trained.values(), gradients, strict=True):
@@ -64,36 +101,16 @@ class CapturedObjective:
         trained = [parameter.detach() for parameter in self._trained.values()]
         return trained, [value.detach() for value in self._state().values()]
 
-    def _capture(self, x: Tensor, y: Tensor) -> Callable[..., list[Tensor]]:
-        names, state_names = list(self._trained), list(self._state())
-
-        def step(trained: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor) -> list[Tensor]:
-            leaves = [value.detach().requires_grad_() for value in trained]
-            values = dict(zip(names, leaves, strict=True))
-            values |= dict(zip(state_names, state, strict=True))
-            with torch.enable_grad():
-                loss = functional_call(self.objective, values, (x, y))
-                gradients = torch.autograd.grad(
-                    loss, leaves, allow_unused=True, materialize_grads=True
-                )
-            return [loss.detach(), *gradients]
-
-        with torch.random.fork_rng():  # recording must not move the random numbers
-            self.objective.check_once(x, y)
-            graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(
-                *self._inputs(), x, y
-            )
-        graph.graph.eliminate_dead_code()
-        graph.recompile()
-        if self.backend == "replay":
-            return graph
-        _keep_products_apart(graph)
-        # The generator of the CPU is fast; Inductor's own is made for GPUs.
-        options: dict[str, Any] = {"fallback_random": x.device.type == "cpu"}
-        compiled: Callable[..., list[Tensor]] = torch.compile(
-            graph, fullgraph=True, dynamic=False, options=options
-        )
-        return compiled
+    def _step(
+        self, trained: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        leaves = [value.detach().requires_grad_() for value in trained]
+        values = dict(zip(self._trained, leaves, strict=True))
+        values |= dict(zip(self._state(), state, strict=True))
+        with torch.enable_grad():
+            loss = functional_call(self.objective, values, (x, y))
+            gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        return [loss.detach(), *gradients]
 
 
 def _keep_products_apart(graph: GraphModule) -> None:
@@ -129,7 +146,7 @@ TIMED_STEPS = 20
 WORTH_STEPS = 200
 
 #: What a model that cannot be recorded raises.
-_CANNOT = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
+CANNOT = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
 
 
 class GradientStep:
@@ -141,7 +158,8 @@ class GradientStep:
         The objective to differentiate.
     mode
         ``off``; ``replay`` or ``inductor`` from the first step; ``auto`` times a few steps of each
-        and keeps the faster of no capture and replay, whose results are the same to the last bit.
+        and keeps the faster of no capture and replay, whose results are the same to the last bit
+        (whether to compile is decided before, see `zoo.infer.mode`).
     num_steps
         Steps that are to come: a short run never waits for a capture.
     """
@@ -149,6 +167,7 @@ class GradientStep:
     def __init__(self, objective: Objective, mode: Mode, num_steps: int) -> None:
         self.objective = objective
         self.captured: CapturedObjective | None = None
+        self._parameters = [p for p in objective.parameters() if p.requires_grad]
         self._undecided = mode == "auto" and num_steps >= WORTH_STEPS
         self._seconds: dict[bool, list[float]] = {False: [], True: []}
         if mode in ("replay", "inductor"):
@@ -167,7 +186,7 @@ class GradientStep:
         if self.captured is not None:
             try:
                 return self.captured.loss_and_gradients(x, y)
-            except _CANNOT as error:
+            except CANNOT as error:
                 self.captured, self._undecided = None, False
                 cause = next((line for line in str(error).splitlines() if line.strip()), "")
                 warnings.warn(
@@ -175,7 +194,8 @@ class GradientStep:
                     f"{type(error).__name__}: {cause}",
                     stacklevel=4,
                 )
-        self.objective.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         loss: Tensor = self.objective(x, y)
         loss.backward()
         return loss.detach()

@@ -18,6 +18,7 @@ from zoo.bnn import BNN
 from zoo.errors import ZooError
 from zoo.infer.capture import GradientStep, Mode
 from zoo.infer.interrupt import StopSignal
+from zoo.infer.mode import choose_mode
 from zoo.infer.objective import Objective, estimate_elbo, total_divergence
 from zoo.infer.schedule import batch_rows, child_seed, kl_weight, lr_factor
 from zoo.registry import Recipe
@@ -179,16 +180,23 @@ class SVI:
         self.objective.eval()
         return torch.stack(self.progress.losses).cpu() if self.progress.losses else torch.zeros(0)
 
+    def choose_mode(self) -> None:
+        """Decide by measurement whether the steps of this run are compiled; changes nothing else."""
+        self.mode = choose_mode(self.objective, *self._batch(0), self.recipe.num_steps)
+
+    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+        rows = batch_rows(len(self.x), self.recipe.batch_size, step, self.seed).to(self.x.device)
+        return self.x[rows], self.y[rows]
+
     def _finished(self) -> bool:
         return self.progress.stopped or self.progress.step >= self.recipe.num_steps
 
     def _step(self) -> None:
         step = self.progress.step
-        rows = batch_rows(len(self.x), self.recipe.batch_size, step, self.seed).to(self.x.device)
         self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.lr * lr_factor(self.recipe, step)
-        loss = self._gradient_step(self.x[rows], self.y[rows])
+        loss = self._gradient_step(*self._batch(step))
         if self.recipe.grad_clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.grad_clip)
         self.optimizer.step()
@@ -204,9 +212,8 @@ class SVI:
     def _check_result(self) -> None:
         """Look at the objective after the last update, which no step has computed."""
         last = self.progress.step - 1
-        rows = batch_rows(len(self.x), self.recipe.batch_size, last, self.seed).to(self.x.device)
         model, guide = self.objective.model, self.objective.guide
-        if not math.isfinite(estimate_elbo(model, guide, self.x[rows], self.y[rows])):
+        if not math.isfinite(estimate_elbo(model, guide, *self._batch(last))):
             raise self._diverged(self.progress.step)
 
     def _diverged(self, step: int) -> DivergedError:
@@ -270,7 +277,9 @@ class SVI:
         slots: dict[int, dict[str, Tensor]] = {}
         for key, value in _under("optimizer.", moved).items():
             index, _, name = key.partition(".")
-            slots.setdefault(int(index), {})[name] = value
+            slots.setdefault(int(index), {})[name] = _in_layout_of(
+                self.parameters[int(index)], value
+            )
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": slots})
         self._rng = _under("rng.", moved)
         self.progress = Progress(
@@ -333,6 +342,13 @@ class _Bar:
 
     def close(self) -> None:
         self.bar.close()
+
+
+def _in_layout_of(parameter: Tensor, value: Tensor) -> Tensor:
+    """Return a tensor in the memory layout of a parameter, which files do not keep."""
+    if value.shape != parameter.shape:
+        return value
+    return torch.empty_like(parameter).copy_(value)
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
