@@ -10,7 +10,8 @@ def standard_normal_like(value: Tensor) -> Tensor:
     ``torch.randn_like`` keeps the layout as well, but fills any other than the default one number
     by number on a CPU; noise of another layout than its partner makes every later operation slow.
     """
-    order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), dim))
+    strides = value.stride()
+    order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim))
     shape = [value.shape[dim] for dim in order]
     noise = torch.randn(shape, dtype=value.dtype, device=value.device)
     return noise.permute(sorted(range(value.dim()), key=order.__getitem__))

@@ -92,6 +92,7 @@ def assemble(
         priors=config.priors,
         num_data=num_data,
         bayesian=config.bayesian,
+        autocast=config.autocast,
     )
     check_network(model, torch.zeros(2, *schema.input_shape, dtype=dtype), num_classes)
     guide = model.guide(init_scale=config.recipe(entry).init_scale)
@@ -108,6 +109,7 @@ def create(
     num_data: int,
     priors: Mapping[str, PriorSource] | None = None,
     bayesian: tuple[str, ...] | None = None,
+    autocast: bool = False,
 ) -> BNN:
     """Return the Pyro model of a method for any torch network.
 
@@ -125,6 +127,8 @@ def create(
         Priors by slot pattern; they come before the method's own.
     bayesian
         Patterns of the parameters that get a posterior.
+    autocast
+        Whether the network computes in bfloat16.
 
     Examples
     --------
@@ -134,7 +138,9 @@ def create(
     >>> guide = model.guide(init_scale=0.01)
     """
     built = parse_likelihood(likelihood) if isinstance(likelihood, str) else likelihood
-    return get(name).builder(net, built, priors=priors, num_data=num_data, bayesian=bayesian)
+    return get(name).builder(
+        net, built, priors=priors, num_data=num_data, bayesian=bayesian, autocast=autocast
+    )
 
 
 def check_network(model: BNN, x: Tensor, num_classes: int | None) -> None:

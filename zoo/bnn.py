@@ -30,6 +30,7 @@ class BNNOptions(TypedDict, total=False):
     priors: Mapping[str, PriorSource] | None
     num_data: Required[int]
     bayesian: Iterable[str] | None
+    autocast: bool
 
 
 class BNN(nn.Module):
@@ -55,6 +56,9 @@ class BNN(nn.Module):
     bayesian
         Patterns of the parameters that get a posterior. By default all but those of normalisation
         layers. The others are trained as points.
+    autocast
+        Whether the network computes in bfloat16. Priors, posteriors, divergences and the likelihood
+        keep the precision of the parameters.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class BNN(nn.Module):
         default_priors: Mapping[str, PriorSource] | None = None,
         num_data: int,
         bayesian: Iterable[str] | None = None,
+        autocast: bool = False,
     ) -> None:
         super().__init__()
         if num_data < 1:
@@ -79,6 +84,7 @@ class BNN(nn.Module):
         self.net = copy.deepcopy(net)
         self.likelihood = copy.deepcopy(likelihood)
         self.num_data = num_data
+        self.autocast = autocast
         slots = [
             *choose_bayesian(network_slots(self.net), bayesian),
             *self.likelihood.slots(),
@@ -113,8 +119,12 @@ class BNN(nn.Module):
     def evaluate(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the network's outputs for given values of the slots."""
         weights = {name: value for name, value in values.items() if name != "noise"}
-        outputs: Tensor = functional_call(self.net, weights, (x,))
-        return outputs
+        if not self.autocast:
+            outputs: Tensor = functional_call(self.net, weights, (x,))
+            return outputs
+        with torch.autocast(x.device.type, torch.bfloat16):
+            outputs = functional_call(self.net, weights, (x,))
+        return outputs.to(x.dtype)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """Run the model on a batch and return the network's outputs."""

@@ -179,6 +179,10 @@ def fit(
     seed: Annotated[int | None, typer.Option(help="Decides split, start, batches, noise.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:0, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
+    autocast: Annotated[
+        bool | None,
+        typer.Option("--autocast/--no-autocast", help="Let the network compute in bfloat16."),
+    ] = None,
     num_threads: Annotated[
         int | None, typer.Option(help="Threads of the CPU; by default one for small problems.")
     ] = None,
@@ -309,6 +313,10 @@ def predict(
         Path | None, typer.Option(help="CSV file to write; by default standard output.")
     ] = None,
     num_samples: Annotated[int | None, typer.Option(help="Posterior draws.")] = None,
+    per_row: Annotated[
+        bool,
+        typer.Option("--per-row", help="Draws for each row alone, not joint over the rows."),
+    ] = False,
     interval: Annotated[
         float, typer.Option(help="Probability inside the interval of a numeric prediction.")
     ] = 0.9,
@@ -321,7 +329,7 @@ def predict(
     if not 0 < interval < 1:
         raise ConfigError(f"the interval is a probability between 0 and 1. Got {interval}.")
     fitted = load(run)
-    prediction = fitted.predict(read_table(file), num_samples=num_samples)
+    prediction = fitted.predict(read_table(file), num_samples=num_samples, per_row=per_row)
     table = prediction_table(prediction, interval=interval)
     if out is None:
         typer.echo(table.to_csv(index=False), nl=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from zoo.errors import ConfigError, ZooError, did_you_mean
 from zoo.registry import Entry, Recipe
@@ -38,6 +38,7 @@ class RunConfig(BaseModel):
     seed: int = Field(0, ge=0, lt=2**63)
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
+    autocast: bool = False
     num_threads: int | None = Field(None, ge=1)
 
     num_steps: int | None = Field(None, ge=1)
@@ -63,6 +64,12 @@ class RunConfig(BaseModel):
         from zoo.priors import parse_priors
 
         return {pattern: str(prior) for pattern, prior in parse_priors(priors).items()}
+
+    @model_validator(mode="after")
+    def _one_precision(self) -> "RunConfig":
+        if self.autocast and self.dtype == "float64":
+            raise ConfigError("autocast computes in bfloat16: use it with dtype float32.")
+        return self
 
     def recipe(self, entry: Entry) -> Recipe:
         """Return the method's recipe with this configuration's values put in."""

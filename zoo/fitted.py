@@ -20,6 +20,7 @@ from zoo.config import RunConfig
 from zoo.data import Dataset, Schema
 from zoo.errors import ConfigError, DataError
 from zoo.infer.objective import estimate_elbo, total_divergence
+from zoo.infer.outputs import network_outputs, row_outputs
 from zoo.infer.predict import (
     Draws,
     Prediction,
@@ -27,7 +28,6 @@ from zoo.infer.predict import (
     log_densities,
     log_likelihood,
     log_predictive_density,
-    network_outputs,
     predictive,
 )
 from zoo.infer.schedule import child_seed
@@ -116,7 +116,9 @@ class Fit:
 
     # ------------------------------------------------------------------ prediction
 
-    def predict(self, X: Any, *, num_samples: int | None = None) -> Prediction:
+    def predict(
+        self, X: Any, *, num_samples: int | None = None, per_row: bool = False
+    ) -> Prediction:
         """Predict new rows.
 
         Parameters
@@ -125,9 +127,27 @@ class Fit:
             A data frame with the columns of the training data, or an array of raw values.
         num_samples
             Number of posterior draws; by default those of the fit.
+        per_row
+            Give every row draws of its own instead of drawing functions that are joint over the
+            rows (see `zoo.infer.outputs.row_outputs`).
         """
+        x = self._encode(X)
+        if per_row:
+            return self._predictive(*self._row_outputs(x, num_samples))
         values = self._draws(num_samples).values
-        return self._predictive(self._outputs(self._encode(X), values), values)
+        return self._predictive(self._outputs(x, values), values.get("noise"))
+
+    def _row_outputs(self, x: Array, num_samples: int | None) -> tuple[Tensor, Tensor | None]:
+        num_samples = self.config.num_samples if num_samples is None else num_samples
+        if num_samples < 1:
+            raise ConfigError(f"num_samples must be at least 1. Got {num_samples}.")
+        return row_outputs(
+            self.assembly.model,
+            self.assembly.guide,
+            self._rows(x),
+            num_samples,
+            seed=self._prediction_seed,
+        )
 
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, shape ``(rows, classes)``."""
@@ -152,13 +172,13 @@ class Fit:
         return torch.as_tensor(x, dtype=DTYPES[self.config.dtype], device=self.config.device)
 
     def _outputs(self, x: Array, slots: Mapping[str, Tensor]) -> Tensor:
-        return network_outputs(self.assembly.model, slots, self._rows(x))
+        return network_outputs(self.assembly.model, slots, self._rows(x), mode=self.config.compile)
 
-    def _predictive(self, f: Tensor, slots: Mapping[str, Tensor]) -> Prediction:
+    def _predictive(self, f: Tensor, noise: Tensor | None) -> Prediction:
         return predictive(
             self.assembly.model,
             f,
-            slots.get("noise"),
+            noise,
             seed=self._prediction_seed,
             location=self.schema.target_mean,
             scale=self.schema.target_scale,
@@ -171,7 +191,7 @@ class Fit:
 
     def _score(self, x: Array, y: Array, slots: Mapping[str, Tensor]) -> dict[str, float]:
         f = self._outputs(x, slots)
-        prediction = self._predictive(f, slots)
+        prediction = self._predictive(f, slots.get("noise"))
         density = log_predictive_density(self._log_likelihood(f, y, slots)).mean()
         # A density in standardised units is larger by the scale than one in the units of y.
         nll = -float(density) + float(np.log(self.schema.target_scale))
@@ -260,7 +280,7 @@ class Fit:
             slots=self.draws.slots,
             sample_stats={"log_prior": log_prior, "log_q": log_q},
             log_likelihood=likelihoods,
-            posterior_predictive=self._predictive(f, slots).samples,
+            posterior_predictive=self._predictive(f, slots.get("noise")).samples,
             observed=y if self.schema.task == "classification" else self.schema.decode_target(y),
             losses=self.losses,
             attributes={
@@ -276,10 +296,16 @@ class Fit:
 
 
 def training_tensors(assembly: Assembly, dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Return the training rows on the device and in the precision of a run."""
+    """Return the training rows in the precision of a run, on its device if they fit."""
     config = assembly.config
-    x = torch.as_tensor(dataset.X_train, dtype=DTYPES[config.dtype], device=config.device)
-    return x, target_tensor(assembly, dataset.y_train)
+    x = torch.as_tensor(dataset.X_train, dtype=DTYPES[config.dtype])
+    y = target_tensor(assembly, dataset.y_train)
+    return (x, y.cpu()) if _outgrow(x.nbytes, y.device) else (x.to(y.device), y)
+
+
+def _outgrow(num_bytes: int, device: torch.device) -> bool:
+    """Tell whether rows would take more than half of what is free on a device."""
+    return device.type == "cuda" and 2 * num_bytes > torch.cuda.mem_get_info(device)[0]
 
 
 def target_tensor(assembly: Assembly, y: Array) -> Tensor:

@@ -119,7 +119,9 @@ def prepare(
             patience=config.patience,
             every=max(EVALUATE_EVERY, math.ceil(len(train) / recipe.batch_size)),
         )
-    estimator = choose_estimator(assembly.config.estimator, assembly, x[:2], y[:2])
+    device = assembly.config.device
+    few = x[:2].to(device), y[:2].to(device)
+    estimator = choose_estimator(assembly.config.estimator, assembly, *few)
     assembly = replace(assembly, config=assembly.config.model_copy(update={"estimator": estimator}))
     svi = SVI(
         assembly.model,
@@ -241,7 +243,8 @@ def _check_last_batch(net: nn.Module, x: Tensor, batch_size: int) -> None:
     num_rows = len(x) % batch_size or min(batch_size, len(x))
     try:
         with torch.no_grad(), torch.random.fork_rng():
-            copy.deepcopy(net).train()(x[:num_rows])
+            device = next(net.parameters()).device
+            copy.deepcopy(net).train()(x[:num_rows].to(device))
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"the network cannot train on the last batch of an epoch, which has {num_rows} of "
@@ -272,7 +275,7 @@ def _train(prepared: Prepared, directory: RunDirectory | None, progress_bar: boo
             on_checkpoint=checkpoint,
         )
         fitted = Fit(assembly, dataset.schema, losses, svi.progress.seconds, dataset=dataset)
-        buffers = statistics_of_draws(assembly.model, fitted.draws.slots, svi.x)
+        buffers = statistics_of_draws(assembly.model, fitted.draws.slots, svi.batches.x)
         fitted = replace(fitted, buffers=buffers)
         return fitted if directory is None else write_outputs(fitted, directory, dataset)
 

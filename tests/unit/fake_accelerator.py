@@ -18,7 +18,8 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import zoo
 from zoo.infer.objective import Objective
-from zoo.infer.predict import draw_posterior, network_outputs
+from zoo.infer.outputs import network_outputs
+from zoo.infer.predict import draw_posterior
 from zoo.registry import list_models
 
 warnings.simplefilter("ignore")  # seeding a device without a generator

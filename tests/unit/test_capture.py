@@ -136,7 +136,6 @@ def test_auto_times_both_ways_before_it_decides():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own use of torch.jit
 @pytest.mark.parametrize("method", list_models())
 def test_compiled_steps_agree_with_uncaptured_ones(method):
     objective, x, y = problem(method, local=True)

@@ -6,7 +6,8 @@ from torch import nn
 import zoo
 from zoo.infer.normalisation import batch_statistics, statistics_of_draws
 from zoo.infer.objective import Objective, estimate_elbo
-from zoo.infer.predict import draw_posterior, network_outputs
+from zoo.infer.outputs import network_outputs
+from zoo.infer.predict import draw_posterior
 
 
 def normalised_model():

@@ -6,14 +6,14 @@ from torch import nn
 
 import zoo
 from zoo.errors import ConfigError
-from zoo.infer import predict
+from zoo.infer import outputs
+from zoo.infer.outputs import network_outputs, row_outputs
 from zoo.infer.predict import (
     Prediction,
     draw_posterior,
     log_densities,
     log_likelihood,
     log_predictive_density,
-    network_outputs,
     predictive,
 )
 from zoo.nets import mlp
@@ -74,9 +74,89 @@ def test_outputs_equal_those_of_one_draw_at_a_time(case):
 def test_chunks_do_not_change_the_outputs(case, monkeypatch, rows, num_bytes):
     model, draws, x = case
     whole = network_outputs(model, draws.slots, x)
-    monkeypatch.setattr(predict, "CHUNK_ROWS", rows)
-    monkeypatch.setattr(predict, "CHUNK_BYTES", num_bytes)
+    monkeypatch.setattr(outputs, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(outputs, "CHUNK_BYTES", num_bytes)
     assert torch.allclose(network_outputs(model, draws.slots, x), whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["replay", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_captured_predictions_are_the_same(case, monkeypatch, mode):
+    model, draws, x = case
+    monkeypatch.setattr(outputs, "WORTH_CALLS", 0)
+    monkeypatch.setattr(outputs, "WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(outputs, "CHUNK_ROWS", 4)  # two full chunks and a smaller one
+    plain = network_outputs(model, draws.slots, x, mode="off")
+    captured = network_outputs(model, draws.slots, x, mode=mode)
+    if mode == "replay":
+        assert torch.equal(captured, plain)
+    else:
+        torch.testing.assert_close(captured, plain)
+
+
+def test_many_calls_are_recorded_unasked(case, monkeypatch):
+    model, draws, x = case
+    recordings = []
+
+    def spy(*arguments, **options):
+        recordings.append(options["backend"])
+        return record(*arguments, **options)
+
+    record = outputs.record
+    monkeypatch.setattr(outputs, "record", spy)
+    monkeypatch.setattr(outputs, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(outputs, "WORTH_CALLS", 100)
+    network_outputs(model, draws.slots, x)
+    assert recordings == []
+    monkeypatch.setattr(outputs, "WORTH_CALLS", ROWS)
+    network_outputs(model, draws.slots, x)
+    assert recordings == ["replay"]
+
+
+def test_rows_with_draws_of_their_own_have_the_same_law_and_are_independent():
+    torch.manual_seed(0)
+    model, guide = fitted(mlp([4, 6, 1], "tanh"), priors={"noise": "HalfNormal(1)"})
+    x = torch.randn(1, 4).expand(2, 4)
+    num_draws = 4000
+    draws = draw_posterior(model, guide, num_draws, seed=0)
+    joint = network_outputs(model, draws.slots, x)[..., 0]
+    f, noise = row_outputs(model, guide, x, num_draws, seed=1)
+    assert noise is not None
+    assert noise.shape == (num_draws, 2)
+    assert torch.equal(noise[:, 0], noise[:, 1])
+    f = f[..., 0]
+    # The same row twice: joint draws agree, draws per row are independent (5 / sqrt(n) = 0.08).
+    assert torch.allclose(joint[:, 0], joint[:, 1])
+    assert abs(np.corrcoef(f.T.numpy())[0, 1]) < 0.08
+    for row in (0, 1):
+        assert stats.ks_2samp(f[:, row].numpy(), joint[:, 0].numpy()).pvalue > 1e-3
+
+
+def test_scales_are_drawn_once_per_draw_when_rows_have_draws_of_their_own():
+    torch.manual_seed(0)
+    model, guide = fitted(mlp([4, 1]), method="group_horseshoe")
+    x = torch.randn(1, 4).expand(2, 4)
+    draws = draw_posterior(model, guide, 4000, seed=0)
+    joint = network_outputs(model, draws.slots, x)[:, 0, 0]
+    f, _ = row_outputs(model, guide, x, 4000, seed=1)
+    assert stats.ks_2samp(f[:, 1, 0].numpy(), joint.numpy()).pvalue > 1e-3
+
+
+def test_draws_per_row_refuse_convolutions_and_weights_that_are_used_twice():
+    model, guide = fitted(Residual(), "categorical")
+    with pytest.raises(ConfigError, match="fully connected"):
+        row_outputs(model, guide, torch.randn(2, 1, 5, 5), 3, seed=0)
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(self.layer(x))[:, :1]
+
+    model, guide = fitted(Twice())
+    with pytest.raises(ConfigError, match=r"layer\.weight.*second time"):
+        row_outputs(model, guide, torch.randn(2, 4), 3, seed=0)
 
 
 class Peeking(nn.Module):

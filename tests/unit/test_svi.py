@@ -135,7 +135,7 @@ def test_batches_of_an_epoch_average_to_the_full_loss():
     # With a posterior this narrow the loss is deterministic; batches of 8, 8 and 4 rows.
     svi = make_svi(init_scale=1e-12)
     objective: Objective = svi.objective.double()
-    x, y = svi.x.double(), svi.y.double()
+    x, y = svi.batches.x.double(), svi.batches.y.double()
     with torch.no_grad(), pyro.settings.context(module_local_params=True):
         full = float(objective(x, y))
         total = 0.0
@@ -217,3 +217,28 @@ def test_a_second_signal_interrupts_at_once():
         assert stop.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_convolutions_are_stored_channels_last_and_resume_to_the_same_bits():
+    torch.manual_seed(0)
+    x, y = torch.randn(20, 2 * 36), torch.randint(2, (20,))
+    net = nn.Sequential(
+        nn.Unflatten(1, (2, 6, 6)), nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)
+    )
+
+    def make():
+        model = zoo.create("group_horseshoe", net, likelihood="categorical", num_data=20)
+        return SVI(model, model.guide(init_scale=0.05), x, y, recipe=RECIPE, seed=0)
+
+    whole, first, second = make(), make(), make()
+    weights = [p for p in whole.parameters if p.dim() == 4]
+    assert weights
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)
+    whole.run()
+    stopped_at(first, 5)
+    tensors, numbers = first.state()
+    second.load_state(
+        {k: v.clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}, numbers
+    )
+    second.run()
+    assert_same_parameters(whole, second)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from zoo.checks.problems import ROWS, model_and_guide, small_data, small_model
 from zoo.infer.objective import Objective
-from zoo.infer.predict import draw_posterior, log_likelihood, network_outputs
+from zoo.infer.outputs import network_outputs
+from zoo.infer.predict import draw_posterior, log_likelihood
 from zoo.registry import Entry
 
 #: Priors that must be swappable into every method.

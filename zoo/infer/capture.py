@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zoo.infer.objective import Objective
 
@@ -56,6 +56,10 @@ def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Call
     compiled: Callable[..., Any] = torch.compile(
         graph, fullgraph=True, dynamic=False, options={"fallback_random": on_cpu}
     )
+    copies = tree_map_only(Tensor, Tensor.clone, inputs)
+    with torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # inside the compiler
+        compiled(*copies)  # compilation happens at the first call
     return compiled
 
 
@@ -149,6 +153,12 @@ WORTH_STEPS = 200
 CANNOT = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
 
 
+def cause_of(error: Exception) -> str:
+    """Return the kind of an error and the first line that says something."""
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"
+
+
 class GradientStep:
     """Computes loss and gradients, from a captured graph where that pays.
 
@@ -188,10 +198,8 @@ class GradientStep:
                 return self.captured.loss_and_gradients(x, y)
             except CANNOT as error:
                 self.captured, self._undecided = None, False
-                cause = next((line for line in str(error).splitlines() if line.strip()), "")
                 warnings.warn(
-                    "the step cannot be captured and is run as it is: "
-                    f"{type(error).__name__}: {cause}",
+                    f"the step cannot be captured and is run as it is: {cause_of(error)}",
                     stacklevel=4,
                 )
         for parameter in self._parameters:

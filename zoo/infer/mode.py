@@ -7,7 +7,6 @@ holds the answer, and a run that is resumed or repeated from it does not ask aga
 
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -51,9 +50,7 @@ def choose_mode(objective: Objective, x: Tensor, y: Tensor, num_steps: int) -> M
 
 
 def _compiled_seconds(objective: Objective, x: Tensor, y: Tensor) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # inside the compiler
-        return _seconds(CapturedObjective(objective, "inductor").loss_and_gradients, x, y)
+    return _seconds(CapturedObjective(objective, "inductor").loss_and_gradients, x, y)
 
 
 def _seconds(step: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> float:

@@ -56,6 +56,7 @@ def statistics_of_draws(model: BNN, slots: Mapping[str, Tensor], x: Tensor) -> d
     if not tracked_layers(model.net):
         return {}
     model.eval()
+    x = x[:STATISTICS_ROWS].to(next(iter(slots.values())).device)
     with batch_statistics(model.net, momentum=1.0):  # the last batch is all that counts
         collected = [
             _statistics(model, {name: value[index] for name, value in slots.items()}, x)
@@ -70,5 +71,5 @@ def _statistics(model: BNN, slots: Mapping[str, Tensor], x: Tensor) -> dict[str,
         for name, value in model.net.named_buffers()
         if name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
     }
-    model.evaluate({**slots, **buffers}, x[:STATISTICS_ROWS])
+    model.evaluate({**slots, **buffers}, x)
     return {name: value for name, value in buffers.items() if value.is_floating_point()}

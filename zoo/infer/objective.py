@@ -153,13 +153,15 @@ ELBO_DRAWS = 8
 def estimate_elbo(model: BNN, guide: Guide, x: Tensor, y: Tensor) -> float:
     """Estimate the ELBO of rows, scaled to the training set; nothing is changed by it."""
     objective = Objective(model, guide, num_particles=ELBO_DRAWS, validate=False).eval()
+    device = objective.kl_weight.device
     total = 0.0
     with (
         pyro.validation_enabled(False),
-        seeded(0, x.device),
+        seeded(0, device),
         batch_statistics(model.net),
     ):
         for rows, targets in zip(x.split(ELBO_ROWS), y.split(ELBO_ROWS), strict=True):
             # Each chunk is scaled to the whole data set; weighted by its share they average to it.
-            total -= len(rows) / len(x) * float(objective(rows, targets))
+            loss = objective(rows.to(device), targets.to(device))
+            total -= len(rows) / len(x) * float(loss)
     return total

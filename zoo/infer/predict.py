@@ -1,8 +1,7 @@
 """Posterior draws and the posterior predictive, K draws in one vectorised call."""
 
 import math
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,19 +9,12 @@ import pyro
 import pyro.poutine as poutine
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from guides.base import Guide
 from zoo.bnn import BNN
 from zoo.errors import ConfigError
 from zoo.infer.rng import seeded
-from zoo.slots import has_convolutions
-
-#: Rows of one chunk, and bytes that the draws of one chunk may take.
-CHUNK_ROWS = 512
-CHUNK_BYTES = 2**28
-#: Weights above which a CPU gains nothing from vectorised draws.
-LARGE_NETWORK = 2**20
 
 Array = NDArray[np.floating]
 
@@ -78,75 +70,6 @@ def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> 
 
         slots = torch.vmap(slots_of)(sites)
     return Draws(sites, slots)
-
-
-@torch.no_grad()
-def network_outputs(model: BNN, slots: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Return the network's outputs for every draw, shape ``(draws, rows, outputs)``.
-
-    Rows and draws are taken in chunks that fit a memory bound. A network that `torch.vmap` cannot
-    handle is run draw by draw, with one warning.
-    """
-    model.eval()
-    values = dict(slots)
-    per_draw = sum(v[0].numel() for v in values.values()) + len(x[:CHUNK_ROWS]) * _width(model, x)
-    chunk = max(1, CHUNK_BYTES // (per_draw * x.element_size()))
-    run = _vectorised(model, values, x, chunk)
-    return torch.cat([run(rows) for rows in x.split(CHUNK_ROWS)], dim=1)
-
-
-def _vectorised(
-    model: BNN, values: dict[str, Tensor], x: Tensor, chunk: int
-) -> Callable[[Tensor], Tensor]:
-    def mapped(rows: Tensor) -> Tensor:
-        many = torch.vmap(lambda v: model.evaluate(v, rows), chunk_size=chunk)
-        outputs: Tensor = many(values)
-        return outputs
-
-    def looped(rows: Tensor) -> Tensor:
-        draws = range(len(next(iter(values.values()))))
-        each = [model.evaluate({k: v[i] for k, v in values.items()}, rows) for i in draws]
-        return torch.stack(each)
-
-    if x.device.type == "cpu" and _loop_is_faster(model):
-        return looped
-    try:
-        torch.vmap(lambda v: model.evaluate(v, x[:1]))({k: v[:1] for k, v in values.items()})
-    except RuntimeError as error:
-        warnings.warn(
-            "the network cannot be vectorised over posterior draws and is run draw by draw: "
-            f"{str(error).splitlines()[0]}",
-            stacklevel=3,
-        )
-        return looped
-    return mapped
-
-
-def _loop_is_faster(model: BNN) -> bool:
-    """Tell networks apart that a CPU runs faster draw by draw.
-
-    Batched weights turn a convolution into a grouped one, which took 2.6 times longer on LeNet-5;
-    for large matrices there is no overhead left to save.
-    """
-    num_weights = sum(parameter.numel() for parameter in model.net.parameters())
-    return has_convolutions(model.net) or num_weights > LARGE_NETWORK
-
-
-def _width(model: BNN, x: Tensor) -> int:
-    """Count the numbers that one row leaves behind in the layers of the network."""
-    count = 0
-
-    def add(module: nn.Module, inputs: object, output: object) -> None:
-        nonlocal count
-        count += output.numel() if isinstance(output, Tensor) else 0
-
-    hooks = [module.register_forward_hook(add) for module in model.net.modules()]
-    try:
-        model.net(x[:1])
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return count
 
 
 @dataclass(frozen=True)
@@ -255,8 +178,12 @@ def predictive(
 def observation_distribution(
     model: BNN, f: Tensor, noise: Tensor | None
 ) -> torch.distributions.Distribution:
-    """Return the distribution of ``y`` given outputs ``(draws, rows, outputs)``."""
-    noise = None if noise is None else noise.unsqueeze(-1)
+    """Return the distribution of ``y`` given outputs ``(draws, rows, outputs)``.
+
+    The noise is one number per draw, or one per draw and row.
+    """
+    if noise is not None and noise.dim() == 1:
+        noise = noise.unsqueeze(-1)
     observation: torch.distributions.Distribution = model.likelihood.distribution(f, noise)
     return observation
 

@@ -25,7 +25,9 @@ def kl_weight(recipe: Recipe, step: int) -> float:
     return min(1.0, step / warmup) if warmup > 0 else 1.0
 
 
-def batch_rows(num_rows: int, batch_size: int, step: int, seed: int) -> torch.Tensor:
+def batch_rows(
+    num_rows: int, batch_size: int, step: int, seed: int, device: torch.device | None = None
+) -> torch.Tensor:
     """Rows of the mini-batch of a step.
 
     Every epoch is one random partition of the rows, which depends on the seed and the number of the
@@ -33,14 +35,15 @@ def batch_rows(num_rows: int, batch_size: int, step: int, seed: int) -> torch.Te
     """
     batch_size = min(batch_size, num_rows)
     epoch, position = divmod(step, math.ceil(num_rows / batch_size))
-    order = _epoch_order(num_rows, epoch, seed)
+    order = _epoch_order(num_rows, epoch, seed, device or torch.device("cpu"))
     return order[position * batch_size : (position + 1) * batch_size]
 
 
 @functools.lru_cache(maxsize=1)
-def _epoch_order(num_rows: int, epoch: int, seed: int) -> torch.Tensor:
+def _epoch_order(num_rows: int, epoch: int, seed: int, device: torch.device) -> torch.Tensor:
+    # Drawn on the CPU, so that all devices see the same batches.
     generator = torch.Generator().manual_seed(child_seed(seed, epoch))
-    return torch.randperm(num_rows, generator=generator)
+    return torch.randperm(num_rows, generator=generator).to(device)
 
 
 def child_seed(seed: int, stream: int) -> int:

@@ -16,11 +16,12 @@ from tqdm import tqdm
 from guides.base import Guide
 from zoo.bnn import BNN
 from zoo.errors import ZooError
+from zoo.infer.batches import Batches
 from zoo.infer.capture import GradientStep, Mode
 from zoo.infer.interrupt import StopSignal
 from zoo.infer.mode import choose_mode
 from zoo.infer.objective import Objective, estimate_elbo, total_divergence
-from zoo.infer.schedule import batch_rows, child_seed, kl_weight, lr_factor
+from zoo.infer.schedule import child_seed, kl_weight, lr_factor
 from zoo.registry import Recipe
 
 #: Streams of random numbers derived from the seed of a run. Epochs count up from zero.
@@ -85,7 +86,7 @@ class SVI:
     model, guide
         What to fit.
     x, y
-        All training rows, on the device to train on.
+        All training rows; those that do not fit the device of the guide may stay on the host.
     recipe
         Steps, learning rate, schedule, warm-up, clipping.
     seed
@@ -115,16 +116,17 @@ class SVI:
         mode: Mode = "off",
         early_stopping: EarlyStopping | None = None,
     ) -> None:
+        self.device = next(guide.parameters()).device
         self.objective = Objective(
             model, guide, num_particles, vectorize_particles=vectorize_particles, local=local
-        ).to(x.device)
-        self.x, self.y = x, y
+        ).to(self.device)
+        self.batches = Batches(x, y, batch_size=recipe.batch_size, seed=seed, device=self.device)
         self.recipe, self.seed, self.mode = recipe, seed, mode
         self.early_stopping = early_stopping
         self.progress = Progress()
         self.parameters = [p for p in self.objective.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=recipe.lr, fused=True)
-        self._rng = _seeded_rng(child_seed(seed, NOISE_STREAM), x.device)
+        self._rng = _seeded_rng(child_seed(seed, NOISE_STREAM), self.device)
         self._running = False
 
     def run(
@@ -181,12 +183,8 @@ class SVI:
         return torch.stack(self.progress.losses).cpu() if self.progress.losses else torch.zeros(0)
 
     def choose_mode(self) -> None:
-        """Decide by measurement whether the steps of this run are compiled; changes nothing else."""
-        self.mode = choose_mode(self.objective, *self._batch(0), self.recipe.num_steps)
-
-    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
-        rows = batch_rows(len(self.x), self.recipe.batch_size, step, self.seed).to(self.x.device)
-        return self.x[rows], self.y[rows]
+        """Decide by measurement whether the steps are compiled; nothing else changes."""
+        self.mode = choose_mode(self.objective, *self.batches[0], self.recipe.num_steps)
 
     def _finished(self) -> bool:
         return self.progress.stopped or self.progress.step >= self.recipe.num_steps
@@ -196,7 +194,7 @@ class SVI:
         self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.lr * lr_factor(self.recipe, step)
-        loss = self._gradient_step(*self._batch(step))
+        loss = self._gradient_step(*self.batches[step])
         if self.recipe.grad_clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.grad_clip)
         self.optimizer.step()
@@ -213,7 +211,7 @@ class SVI:
         """Look at the objective after the last update, which no step has computed."""
         last = self.progress.step - 1
         model, guide = self.objective.model, self.objective.guide
-        if not math.isfinite(estimate_elbo(model, guide, *self._batch(last))):
+        if not math.isfinite(estimate_elbo(model, guide, *self.batches[last])):
             raise self._diverged(self.progress.step)
 
     def _diverged(self, step: int) -> DivergedError:
@@ -256,7 +254,7 @@ class SVI:
         for index, slot in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{key}": value for key, value in slot.items()}
         tensors |= {f"best.{k}": v for k, v in progress.best.items()}
-        rng = _get_rng(self.x.device) if self._running else self._rng
+        rng = _get_rng(self.device) if self._running else self._rng
         tensors |= {f"rng.{k}": v for k, v in rng.items()}
         if progress.losses:
             tensors["losses"] = torch.stack(progress.losses)
@@ -271,8 +269,7 @@ class SVI:
 
     def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, float]) -> None:
         """Continue from what `state` returned."""
-        device = self.x.device
-        moved = {k: v if k.startswith("rng.") else v.to(device) for k, v in tensors.items()}
+        moved = {k: v if k.startswith("rng.") else v.to(self.device) for k, v in tensors.items()}
         self.objective.load_state_dict(_under("objective.", moved))
         slots: dict[int, dict[str, Tensor]] = {}
         for key, value in _under("optimizer.", moved).items():
@@ -295,15 +292,15 @@ class SVI:
     @contextlib.contextmanager
     def _own_rng(self) -> Iterator[None]:
         """Use this run's random numbers, and give the caller's back afterwards."""
-        caller = _get_rng(self.x.device)
-        _set_rng(self._rng, self.x.device)
+        caller = _get_rng(self.device)
+        _set_rng(self._rng, self.device)
         self._running = True
         try:
             yield
         finally:
             self._running = False
-            self._rng = _get_rng(self.x.device)
-            _set_rng(caller, self.x.device)
+            self._rng = _get_rng(self.device)
+            _set_rng(caller, self.device)
 
     @contextlib.contextmanager
     def _bar(self, wanted: bool | None) -> Iterator["_Bar"]:
