@@ -1,12 +1,16 @@
-"""Runs the zoo on an accelerator that does not exist, and prints what happened as JSON.
+"""Runs the zoo on an accelerator, and prints what happened as JSON.
 
-A device registered by name, under `FakeTensorMode`, has shapes, types and devices but no numbers.
-A tensor made on the CPU by mistake meets one of the device and raises; a value read back
-(``.item()``) has no number to give and raises. It changes the process for good, which is why the
-tests run it in one of its own.
+Without an argument the accelerator does not exist: a device registered by name, under
+`FakeTensorMode`, has shapes, types and devices but no numbers. A tensor made on the CPU by mistake
+meets one of the device and raises; a value read back (``.item()``) has no number to give and
+raises. With the argument ``cuda`` the same programs run on a real device, where PyTorch is told to
+raise when it has to wait. Both change the process for good, which is why the tests run this in one
+of its own.
 """
 
+import contextlib
 import json
+import sys
 import warnings
 
 import pyro
@@ -23,8 +27,10 @@ from zoo.infer.predict import draw_posterior
 from zoo.registry import list_models
 
 warnings.simplefilter("ignore")  # seeding a device without a generator
-_setup_privateuseone_for_python_backend("npy")
-DEVICE = torch.device("npy:0")
+REAL = sys.argv[1:] == ["cuda"]
+if not REAL:
+    _setup_privateuseone_for_python_backend("npy")
+DEVICE = torch.device("cuda:0" if REAL else "npy:0")
 
 
 def mlp():
@@ -61,9 +67,24 @@ class ReadsBack(nn.Module):
 
 
 def moved(objective):
-    """Put fake tensors of the device in the place of all parameters and buffers."""
+    """Put tensors of the device in the place of all parameters and buffers."""
+    if REAL:
+        return objective.to(DEVICE)
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     return objective._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device=DEVICE))
+
+
+@contextlib.contextmanager
+def never_waiting():
+    """Let a real device raise where the CPU has to wait for it, as a fake one always does."""
+    if not REAL:
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def everything(method, net, local):
@@ -71,13 +92,16 @@ def everything(method, net, local):
     model = zoo.create(method, net, likelihood="categorical", num_data=10)
     objective = Objective(model, model.guide(init_scale=0.1), local=local, validate=False)
     inputs = 3 if isinstance(net, StrayTensor | ReadsBack) or net[0].__class__ is nn.Linear else 16
-    with FakeTensorMode(), pyro.settings.context(module_local_params=True):
+    fake = contextlib.nullcontext() if REAL else FakeTensorMode()
+    with fake, pyro.settings.context(module_local_params=True):
         moved(objective)
         x = torch.randn(8, inputs, device=DEVICE)
         y = torch.randint(2, (8,), device=DEVICE)
-        objective(x, y).backward()
         trained = [p for p in objective.parameters() if p.requires_grad]
-        torch.optim.Adam(trained).step()
+        optimizer = torch.optim.Adam(trained, fused=REAL)
+        with never_waiting():
+            objective(x, y).backward()
+            optimizer.step()
         draws = draw_posterior(model, objective.guide, 5, seed=0)
         outputs = network_outputs(model, draws.slots, x)
         sites = {name: value[0].requires_grad_() for name, value in draws.sites.items()}
