@@ -1,14 +1,14 @@
 """The rivals: mean-field variational inference as other libraries do it.
 
 Every contestant starts from the same network, with means at its weights, standard deviations of
-``init_scale`` and a standard normal prior, and returns its parameters and a function of no
-arguments that computes the negative ELBO of a batch,
+``init_scale`` and a standard normal prior. It has parameters, a function of no arguments that
+computes the negative ELBO of the batch,
 
     num_data * mean cross entropy + KL(q || p),
 
-with one draw and the library's own estimator of the divergence: the closed form where the library
-has one. Where a library's stock recipe weighs the divergence differently, the contestant corrects
-it and says so.
+and a function that returns the logits of other rows for one posterior draw. The ELBO has one draw
+and the library's own estimator of the divergence: the closed form where the library has one. Where
+a library's stock recipe weighs the divergence differently, the contestant corrects it and says so.
 
 ``pip install -c constraints.txt -e ".[bench]"`` brings the peers that live with the installed
 torch; ``pip install --no-deps -r benchmarks/peers.txt`` those that ask for torchvision and never
@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import pyro
 import pyro.distributions as dist
@@ -36,8 +37,13 @@ from torch import Tensor, nn
 #: Standard deviation every contestant starts from, as that of the zoo in the same benchmark.
 INIT_SCALE = 0.011
 
-Loss = Callable[[], Tensor]
-Contestant = tuple[list[Tensor], Loss]
+
+class Contestant(NamedTuple):
+    """Parameters, negative ELBO of the batch, and logits of rows for one posterior draw."""
+
+    parameters: list[Tensor]
+    loss: Callable[[], Tensor]
+    logits: Callable[[Tensor], Tensor]
 
 
 def torchbnn(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
@@ -55,9 +61,11 @@ def torchbnn(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
         return new
 
     rival, divergence = _replaced(net, bayesian), BKLLoss(reduction="sum")
-    return list(
-        rival.parameters()
-    ), lambda: num_data * F.cross_entropy(rival(x), y) + divergence(rival).squeeze()
+
+    def loss():
+        return num_data * F.cross_entropy(rival(x), y) + divergence(rival).squeeze()
+
+    return Contestant(list(rival.parameters()), loss, rival)
 
 
 def bayesian_torch(net, x, y, num_data, init_scale=INIT_SCALE, *, layers) -> Contestant:
@@ -96,7 +104,10 @@ def bayesian_torch(net, x, y, num_data, init_scale=INIT_SCALE, *, layers) -> Con
             for mean_divergence, loc, rho, standard in terms
         )
 
-    return list(rival.parameters()), lambda: num_data * F.cross_entropy(rival(x), y) + divergence()
+    def loss():
+        return num_data * F.cross_entropy(rival(x), y) + divergence()
+
+    return Contestant(list(rival.parameters()), loss, rival)
 
 
 def blitz(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
@@ -131,7 +142,8 @@ def blitz(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
 
     # Layers register every parameter a second time, over the same memory; only this one is used.
     samplers = [m for m in rival.modules() if isinstance(m, TrainableRandomDistribution)]
-    return [parameter for sampler in samplers for parameter in sampler.parameters()], loss
+    parameters = [parameter for sampler in samplers for parameter in sampler.parameters()]
+    return Contestant(parameters, loss, rival)
 
 
 def bayestorch(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
@@ -155,7 +167,7 @@ def bayestorch(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
         logits, divergence = rival(x, return_kl_div=True, exact_kl_div=True)
         return num_data * F.cross_entropy(logits, y) + divergence
 
-    return list(rival.parameters()), loss
+    return Contestant(list(rival.parameters()), loss, rival)
 
 
 def posteriors(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
@@ -182,7 +194,11 @@ def posteriors(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
         value, _ = nelbo(locs, scales, (x, y), log_posterior)
         return value
 
-    return [*locs.values(), *log_scales.values()], loss
+    def logits(rows):
+        weights = {k: torch.normal(loc, log_scales[k].exp()) for k, loc in locs.items()}
+        return network(weights, rows)
+
+    return Contestant([*locs.values(), *log_scales.values()], loss, logits)
 
 
 def torch_uncertainty(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
@@ -215,7 +231,7 @@ def torch_uncertainty(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
         data = num_data * F.cross_entropy(rival(x), y)
         return data + num_layers * mean_divergence().squeeze() + constant
 
-    return list(rival.parameters()), loss
+    return Contestant(list(rival.parameters()), loss, rival)
 
 
 def tyxe(net, x, y, num_data, init_scale=INIT_SCALE, *, local) -> Contestant:
@@ -250,7 +266,11 @@ def tyxe(net, x, y, num_data, init_scale=INIT_SCALE, *, local) -> Contestant:
 
     loss = activations if local else weights
     loss()  # the guide makes its parameters in the first call
-    return list(rival.net_guide.parameters()), loss
+    return Contestant(
+        list(rival.net_guide.parameters()),
+        loss,
+        lambda rows: rival.predict(rows, num_predictions=1, aggregate=False)[0],
+    )
 
 
 def torch_blue(net, x, y, num_data, init_scale=INIT_SCALE, *, local) -> Contestant:
@@ -274,7 +294,18 @@ def torch_blue(net, x, y, num_data, init_scale=INIT_SCALE, *, local) -> Contesta
         if local
         else vi.KullbackLeiblerLoss(likelihood, num_data)
     )
-    return list(rival.parameters()), lambda: objective(rival(x, samples=1), y)
+    return Contestant(
+        list(rival.parameters()),
+        lambda: objective(rival(x, samples=1), y),
+        lambda rows: _first(rival(rows, samples=1)),
+    )
+
+
+def _first(outputs):
+    """Return the first draw; with the closed form torch_blue returns the divergence as well."""
+    while not isinstance(outputs, Tensor):
+        outputs = outputs[0]
+    return outputs[0]
 
 
 @dataclass(frozen=True)

@@ -92,19 +92,19 @@ def contestants(
                 rival.parameters(),
                 plain(lambda f=function, n=rival: f(n, x, y, NUM_DATA)),  # type: ignore[misc]
             )
-    model, guide = _pair(method, net)
+    model, guide = pair(method, net)
     stock = TraceMeanField_ELBO()
     both = nn.ModuleList([model, guide])
     steps["stock pyro"] = optimised(
         both.parameters(), plain(lambda: stock.differentiable_loss(model, guide, x, y))
     )
     if with_peers and method == "mean_field":
-        for name, (parameters, loss) in peers.available(net, x, y, NUM_DATA).items():
-            steps[name] = optimised(parameters, plain(loss))
+        for name, peer in peers.available(net, x, y, NUM_DATA).items():
+            steps[name] = optimised(peer.parameters, plain(peer.loss))
     modes: tuple[Mode, ...] = ("off", "replay", "inductor") if compiled else ("off", "replay")
     for local in (True, False):
         for mode in modes:
-            objective = Objective(*_pair(method, net), local=local).train()
+            objective = Objective(*pair(method, net), local=local).train()
             gradients = GradientStep(objective, mode, num_steps=1)
             steps[f"zoo {'local' if local else 'weights'}, {mode}"] = optimised(
                 objective.parameters(),
@@ -113,7 +113,8 @@ def contestants(
     return steps
 
 
-def _pair(method: str, net: nn.Sequential):  # type: ignore[no-untyped-def]
+def pair(method: str, net: nn.Sequential):  # type: ignore[no-untyped-def]
+    """Return model and guide of the zoo, started like the rivals."""
     model = zoo.create(method, net, likelihood="categorical", num_data=NUM_DATA)
     return model, model.guide(init_scale=0.011)
 
@@ -152,6 +153,11 @@ def table(method: str, network: str, times: dict[str, list[float]]) -> pd.DataFr
     return pd.DataFrame(rows)
 
 
+def machine_line() -> str:
+    """Return what the figures were measured on."""
+    return f"{platform.machine()}, {platform.system()}, torch {torch.__version__}, one thread"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
@@ -185,9 +191,8 @@ def main() -> None:
     result = pd.concat(tables)
     RESULTS.mkdir(exist_ok=True)
     result.round(4).to_csv(RESULTS / "speed.csv", index=False)
-    line = f"{platform.machine()}, {platform.system()}, torch {torch.__version__}, one thread"
     records = {
-        "machine": line,
+        "machine": machine_line(),
         "missing_peers": missing,
         "rows": result.round(4).to_dict("records"),
     }

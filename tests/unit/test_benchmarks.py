@@ -86,7 +86,7 @@ def two_parts(build, net, x, y, init_scale, num_draws):
     """
     losses = []
     for num_data in (20, 40):
-        _, loss = build(net, x, y, num_data, init_scale)
+        loss = build(net, x, y, num_data, init_scale).loss
         torch.manual_seed(1)
         with torch.no_grad():
             losses.append(torch.stack([loss() for _ in range(num_draws)]))
@@ -98,7 +98,7 @@ def two_parts(build, net, x, y, init_scale, num_draws):
 @pytest.mark.usefixtures("skip_missing", "module_local_params")
 def test_step_of_a_peer_moves_every_parameter(library, build):
     net, x, y = small_classifier()
-    parameters, loss = build(net, x, y, 20)
+    parameters, loss, _ = build(net, x, y, 20)
     before = [parameter.detach().clone() for parameter in parameters]
     optimizer = torch.optim.Adam(parameters, fused=True)
     value = loss()

@@ -1,0 +1,241 @@
+"""Time to a held-out NLL: LeNet-300-100 on MNIST, the zoo beside its rivals.
+
+``python -m benchmarks.race [--no-compile] [--no-peers]``, with the folder that holds ``mnist/`` in
+the environment variable ``ZOO_DATA``. All contestants start from the same network, see the same
+batches, and minimise the same ELBO with the same Adam. They take turns, 100 steps each, so that a
+busy machine slows all of them alike. After each turn the predictive NLL of 16 posterior draws on
+5000 held-out rows is measured, off the clock; its running mean over three turns must pass the
+target. Compilation is reported apart. Writes ``benchmarks/results/race.csv`` and ``.png``.
+"""
+
+import argparse
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import pyro
+import torch
+import torch.nn.functional as F
+from pyro.infer import TraceMeanField_ELBO
+from torch import Tensor, nn
+
+import zoo.data
+from benchmarks import handwritten, peers
+from benchmarks.speed import NUM_DATA, Step, machine_line, optimised, pair, plain
+from zoo.infer.capture import GradientStep
+from zoo.infer.objective import Objective
+from zoo.infer.outputs import network_outputs
+from zoo.infer.predict import draw_posterior
+from zoo.infer.schedule import batch_rows
+from zoo.nets import mlp
+
+RESULTS = Path(__file__).parent / "results"
+TARGET = 0.10
+TURN = 100
+BATCH = 256
+NUM_DRAWS = 16
+HELD_OUT = 5000
+SMOOTHED = 3
+
+
+@dataclass
+class Runner:
+    """A contestant on its way: its step, its predictions, and its history."""
+
+    step: Step
+    logits: Callable[[Tensor], Tensor]
+    compile_seconds: float = 0.0
+    seconds: float = 0.0
+    steps: int = 0
+    nll: list[float] = field(default_factory=list)
+    history: list[tuple[float, int, float]] = field(default_factory=list)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the smoothed NLL has passed the target."""
+        last = self.nll[-SMOOTHED:]
+        return len(last) == SMOOTHED and sum(last) / SMOOTHED <= TARGET
+
+
+def contestants(
+    net: nn.Sequential, x: Tensor, y: Tensor, *, compiled: bool, with_peers: bool
+) -> dict[str, Runner]:
+    """Return all runners; ``x`` and ``y`` are the places where a batch is put."""
+    runners = {}
+    for local in (True, False):
+        kind = "local" if local else "weights"
+        for compile_it in (False, True) if compiled else (False,):
+            rival = handwritten.bayesian(net, "mean_field", local)
+            best = torch.compile(handwritten.loss, options={"fallback_random": True})
+            function = best if compile_it else handwritten.loss
+            runners[f"handwritten {kind}{', compiled' * compile_it}"] = Runner(
+                optimised(
+                    rival.parameters(),
+                    plain(lambda f=function, n=rival: f(n, x, y, NUM_DATA)),  # type: ignore[misc]
+                ),
+                rival,
+            )
+    model, guide = pair("mean_field", net)
+    stock = TraceMeanField_ELBO()
+    both = nn.ModuleList([model, guide])
+    runners["stock pyro"] = Runner(
+        optimised(both.parameters(), plain(lambda: stock.differentiable_loss(model, guide, x, y))),
+        lambda rows: zoo_logits(model, guide, rows),
+    )
+    if with_peers:
+        for name, peer in peers.available(net, x, y, NUM_DATA).items():
+            runners[name] = Runner(optimised(iter(peer.parameters), plain(peer.loss)), peer.logits)
+    for local in (True, False):
+        for mode in ("replay", "inductor") if compiled else ("replay",):
+            own, its_guide = pair("mean_field", net)
+            objective = Objective(own, its_guide, local=local).train()
+            gradients = GradientStep(objective, mode, num_steps=1)  # type: ignore[arg-type]
+            runners[f"zoo {'local' if local else 'weights'}, {mode}"] = Runner(
+                optimised(objective.parameters(), lambda g=gradients: g(x, y)),  # type: ignore[misc]
+                lambda rows, m=own, g=its_guide: zoo_logits(m, g, rows),  # type: ignore[misc]
+            )
+    return runners
+
+
+_SEEDS = iter(range(10**9))
+
+
+def zoo_logits(model, guide, rows: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    """Return the logits of one posterior draw."""
+    draws = draw_posterior(model, guide, 1, seed=next(_SEEDS))
+    return network_outputs(model, draws.slots, rows, mode="off")[0]
+
+
+@torch.no_grad()
+def held_out_nll(runner: Runner, x: Tensor, y: Tensor) -> float:
+    """Return the NLL of the average of the predictive probabilities."""
+    logs = torch.stack([F.log_softmax(runner.logits(x), -1) for _ in range(NUM_DRAWS)])
+    mixture = logs.logsumexp(0) - math.log(NUM_DRAWS)
+    return float(F.nll_loss(mixture, y))
+
+
+def race(
+    runners: dict[str, Runner], data: dict[str, Tensor], x: Tensor, y: Tensor, limit: int
+) -> None:
+    """Let everybody run until the target or the limit of steps; leaves the histories behind."""
+    for runner in runners.values():
+        started = time.perf_counter()
+        runner.step()  # compilation; one step on the empty batch does no harm
+        first = time.perf_counter() - started
+        started = time.perf_counter()
+        runner.step()
+        runner.compile_seconds = max(0.0, first - (time.perf_counter() - started))
+    running = dict(runners)
+    for turn in range(limit // TURN):
+        for name, runner in list(running.items()):
+            for step in range(turn * TURN, (turn + 1) * TURN):
+                rows = batch_rows(len(data["x"]), BATCH, step, seed=0)
+                if len(rows) < BATCH:
+                    continue
+                x.copy_(data["x"][rows])
+                y.copy_(data["y"][rows])
+                started = time.perf_counter()
+                runner.step()
+                runner.seconds += time.perf_counter() - started
+                runner.steps += 1
+            runner.nll.append(held_out_nll(runner, data["x_held_out"], data["y_held_out"]))
+            runner.history.append((runner.seconds, runner.steps, runner.nll[-1]))
+            if runner.is_there:
+                print(f"{name}: {runner.seconds:.1f} s, {runner.steps} steps", flush=True)
+                del running[name]
+        if not running:
+            return
+
+
+def mnist() -> dict[str, Tensor]:
+    """Return training rows and held-out rows, standardised as `zoo fit` does."""
+    dataset = zoo.data.load("mnist")
+    x = torch.as_tensor(dataset.X_train, dtype=torch.float32)
+    y = torch.as_tensor(dataset.y_train, dtype=torch.int64)
+    return {
+        "x": x[:-HELD_OUT],
+        "y": y[:-HELD_OUT],
+        "x_held_out": x[-HELD_OUT:],
+        "y_held_out": y[-HELD_OUT:],
+    }
+
+
+def table(runners: dict[str, Runner]) -> pd.DataFrame:
+    """Return one row per contestant, fastest first; who did not arrive has no time."""
+    rows = [
+        {
+            "contestant": name,
+            "seconds_to_target": runner.seconds if runner.is_there else None,
+            "steps_to_target": runner.steps if runner.is_there else None,
+            "milliseconds_per_step": 1e3 * runner.seconds / max(1, runner.steps),
+            "compile_seconds": runner.compile_seconds,
+            "last_nll": runner.nll[-1],
+        }
+        for name, runner in runners.items()
+    ]
+    return pd.DataFrame(rows).sort_values("seconds_to_target", na_position="last")
+
+
+def plot(runners: dict[str, Runner], path: Path) -> None:
+    """Draw the held-out NLL over seconds of training."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    others = plt.get_cmap("Greys")
+    for index, (name, runner) in enumerate(runners.items()):
+        seconds, _, nll = zip(*runner.history, strict=True)
+        ours = name.startswith("zoo")
+        axes.plot(
+            seconds,
+            nll,
+            label=name,
+            color=f"C{index}" if ours else others(0.35 + 0.5 * index / len(runners)),
+            linewidth=2 if ours else 1,
+            linestyle="-" if ours else ["--", ":", "-."][index % 3],
+            zorder=3 if ours else 2,
+        )
+    axes.axhline(TARGET, color="black", linewidth=0.5)
+    axes.set(
+        xlabel="seconds of training (compilation apart)",
+        ylabel="held-out NLL",
+        title="LeNet-300-100 on MNIST, mean-field posterior, one thread",
+        ylim=(0.8 * TARGET, 4 * TARGET),
+    )
+    axes.legend(fontsize=7, ncols=2)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--no-compile", action="store_true", help="leave out Inductor")
+    parser.add_argument("--no-peers", action="store_true", help="leave out other libraries")
+    parser.add_argument("--limit", type=int, default=4000, help="steps after which a race ends")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)  # inside Inductor
+    data = mnist()
+    x, y = torch.zeros(BATCH, 784), torch.zeros(BATCH, dtype=torch.int64)
+    torch.manual_seed(0)
+    net = mlp([784, 300, 100, 10])
+    with pyro.settings.context(module_local_params=True):
+        runners = contestants(
+            net, x, y, compiled=not arguments.no_compile, with_peers=not arguments.no_peers
+        )
+        race(runners, data, x, y, arguments.limit)
+    result = table(runners)
+    print(result.round(3).to_string(index=False))
+    RESULTS.mkdir(exist_ok=True)
+    result["machine"] = machine_line()
+    result.round(4).to_csv(RESULTS / "race.csv", index=False)
+    plot(runners, RESULTS / "race.png")
+
+
+if __name__ == "__main__":
+    main()
