@@ -35,7 +35,9 @@ class LatentScale(Messenger):
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if not msg["is_observed"]:
-            msg["scale"] = self.scale * msg["scale"]
+            scale = msg["scale"]  # one, unless there is another handler or a plate
+            is_one = isinstance(scale, float) and scale == 1.0
+            msg["scale"] = self.scale if is_one else self.scale * scale
 
 
 class Objective(nn.Module):
