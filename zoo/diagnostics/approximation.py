@@ -1,0 +1,186 @@
+r"""How good is the guide as an approximation, seen from its own draws alone?
+
+With draws :math:`\theta_s \sim q` and weights
+:math:`\log w_s = \log p(y, \theta_s) - \log q(\theta_s)`:
+
+* **k-hat**, the shape of the generalised Pareto law fitted to the largest weights. Below
+  `KHAT_GOOD` importance sampling repairs what is wrong, below `KHAT_USABLE` with some noise, above
+  it the guide misses part of the posterior (Vehtari et al. 2024; Yao et al. 2018).
+* **the ELBO gap** :math:`\log \frac1S \sum_s w_s - \frac1S \sum_s \log w_s`, an estimate from below
+  of :math:`KL(q\,\|\,p)` (Burda et al. 2016; Domke and Sheldon 2018).
+
+Both judge the joint distribution of *all* unknowns. In a network most of them are not identified,
+and k-hat grows with their number whatever the predictions are like: it is above 0.7 for every
+factorised guide of more than a few hundred weights. So the level depends on what it can tell:
+
+=============================  ==========================================================
+more than `MAX_DIMENSION`      ``info``: says nothing about predictions
+small, truth at hand           ``warn``: the distances to the truth decide
+small, no truth                ``fail``: nothing else would notice
+=============================  ==========================================================
+"""
+
+import numpy as np
+import xarray
+from arviz_stats.base import array_stats
+from scipy.special import logsumexp
+
+from zoo.diagnostics.finding import Finding, Level, format_number
+from zoo.diagnostics.reading import Array, scalar_draws, variable, variables
+
+KHAT_SOURCE = "Vehtari et al. (2024); Yao et al. (2018)"
+GAP_SOURCE = "Burda, Grosse and Salakhutdinov (2016); Domke and Sheldon (2018)"
+
+#: Importance sampling is reliable below.
+KHAT_GOOD = 0.5
+#: Importance sampling is usable below, given enough draws.
+KHAT_USABLE = 0.7
+#: Unknowns above which k-hat is reported and not judged.
+MAX_DIMENSION = 100
+#: Draws below which the Pareto tail has too few points.
+MIN_DRAWS = 100
+#: KL of two unit Gaussians one standard deviation apart is 0.5; twice that is worth a warning.
+GAP_NATS = 1.0
+
+
+def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> list[Finding]:
+    """Judge ``lp - log_q`` of group ``sample_stats``: finite, k-hat, ELBO gap.
+
+    Parameters
+    ----------
+    tree
+        The fit.
+    has_truth
+        Whether a truth to compare with exists; see the table above.
+    """
+    log_joint = scalar_draws(tree, "sample_stats", "lp")
+    log_guide = scalar_draws(tree, "sample_stats", "log_q")
+    if log_joint is None or log_guide is None or len(log_joint) != len(log_guide):
+        return []
+    with np.errstate(invalid="ignore"):
+        log_weights = log_joint - log_guide
+    # A draw of density zero has weight zero, which is a legal weight.
+    bad = int((np.isnan(log_weights) | (log_weights == np.inf)).sum())
+    if bad or np.isneginf(log_weights).all():
+        return [_not_finite(bad or len(log_weights), len(log_weights))]
+    dimension = dimension_of(tree)
+    khat = pareto_khat(log_weights)
+    return [
+        _khat_finding(khat, len(log_weights), dimension, has_truth),
+        _gap_finding(log_weights, khat, dimension),
+    ]
+
+
+def pareto_khat(log_weights: Array) -> float:
+    """Return the Pareto shape of the largest weights; NaN where the tail is too short to fit one.
+
+    Equal weights, those of a perfect guide, have no tail: minus infinity.
+    """
+    return smoothed_log_weights(log_weights)[1]
+
+
+def smoothed_log_weights(log_weights: Array) -> tuple[Array, float]:
+    """Return Pareto-smoothed log weights that sum to one, and k-hat.
+
+    Equal weights are left as they are with a k-hat of minus infinity; fewer than `MIN_DRAWS` are
+    only normalised and have no k-hat (NaN).
+    """
+    normalised = np.asarray(log_weights - logsumexp(log_weights), np.float64)
+    finite = normalised[np.isfinite(normalised)]
+    if np.ptp(finite) <= 1e-8:
+        return normalised, -np.inf
+    if len(finite) < MIN_DRAWS:
+        return normalised, np.nan
+    # ArviZ takes log-likelihoods, whose negatives are the log weights.
+    try:
+        smoothed, khat = array_stats.psislw(-np.maximum(normalised, finite.min()))
+    except ValueError:  # all weights of the tail are the same
+        return normalised, -np.inf
+    return np.asarray(smoothed, np.float64), float(khat)
+
+
+def usable_khat(num_draws: int) -> float:
+    r"""Return the k-hat up to which this many draws suffice: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
+
+    Vehtari et al. (2024), equation 13.
+    """
+    return float(min(1 - 1 / np.log10(num_draws), KHAT_USABLE)) if num_draws > 10 else 0.0
+
+
+def dimension_of(tree: xarray.DataTree) -> int:
+    """Return the number of unknowns: the root attribute ``dimension``, else the posterior's size."""
+    if "dimension" in tree.attrs:
+        return int(tree.attrs["dimension"])
+    total = 0
+    for name in variables(tree, "posterior"):
+        array = variable(tree, "posterior", name)
+        if array is not None:
+            shape = [size for dim, size in array.sizes.items() if dim not in ("chain", "draw")]
+            total += int(np.prod(shape))
+    return total
+
+
+def _not_finite(bad: int, count: int) -> Finding:
+    return Finding(
+        "approximation.khat",
+        "fail",
+        bad,
+        0,
+        f"The log joint or the guide's density is not finite at {bad} of {count} draws.",
+        "Look for a guide whose support is wider than the prior's, or for parameters that overflow.",
+        KHAT_SOURCE,
+    )
+
+
+def _khat_finding(khat: float, num_draws: int, dimension: int, has_truth: bool) -> Finding:
+    name, threshold = "approximation.khat", usable_khat(num_draws)
+    if np.isnan(khat):
+        return Finding(
+            name,
+            "info",
+            None,
+            threshold,
+            f"k-hat needs at least {MIN_DRAWS} draws; there are {num_draws}.",
+            "Draw more from the guide.",
+            KHAT_SOURCE,
+        )
+    shown = f"k-hat of the guide against the log joint is {format_number(khat)}"
+    if khat <= threshold:
+        quality = "reliable" if khat <= KHAT_GOOD else "usable"
+        message = f"{shown}: importance sampling from the guide is {quality}."
+        return Finding(name, "ok", khat, threshold, message, "", KHAT_SOURCE)
+    level: Level
+    if dimension > MAX_DIMENSION:
+        level = "info"
+        message = (
+            f"{shown} (usable up to {format_number(threshold)}). With {dimension} unknowns this is "
+            "expected of any simple guide and says nothing about the predictions."
+        )
+        advice = "Judge this fit by its predictions and calibration."
+    else:
+        level = "warn" if has_truth else "fail"
+        message = (
+            f"{shown}, above {format_number(threshold)}: the guide misses part of the posterior of "
+            f"its {dimension} unknowns."
+        )
+        advice = "Use a richer guide (full rank, low rank, a flow), or sample with NUTS."
+    return Finding(name, level, khat, threshold, message, advice, KHAT_SOURCE)
+
+
+def _gap_finding(log_weights: Array, khat: float, dimension: int) -> Finding:
+    weights = log_weights[np.isfinite(log_weights)]
+    elbo = float(weights.mean())
+    evidence = float(logsumexp(log_weights) - np.log(len(log_weights)))
+    gap = evidence - elbo
+    error = float(weights.std() / np.sqrt(len(weights)))
+    unreliable = bool(khat > usable_khat(len(log_weights)))
+    bound = "at least " if unreliable else ""
+    message = (
+        f"The ELBO, {format_number(elbo)} ± {format_number(error)} nats, lies {bound}"
+        f"{format_number(gap)} nats below the importance-sampled log evidence."
+    )
+    level: Level = "ok"
+    if gap - 3 * error > GAP_NATS:
+        level = "info" if dimension > MAX_DIMENSION else "warn"
+    advice = "" if level == "ok" else "Compare ELBOs only within the same family of guides."
+    return Finding("approximation.elbo_gap", level, gap, GAP_NATS, message, advice, GAP_SOURCE)

@@ -1,0 +1,179 @@
+"""What a check says: a level, a number, the threshold it was held against, a sentence, an advice."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from zoo.errors import StoreError
+
+Level = Literal["ok", "info", "warn", "fail"]
+
+#: From harmless to serious.
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Parameters
+    ----------
+    check
+        Name of the check, ``theme.what``: stable, so that runs can be compared.
+    level
+        ``ok``; ``info`` for numbers that carry no judgement; ``warn`` for what a careful reader must
+        know; ``fail`` for results that must not be used.
+    value
+        The number that was judged, or None.
+    threshold
+        What it was held against, or None.
+    message
+        One plain sentence with the numbers.
+    advice
+        What to do; empty for ``ok`` and optional for ``info``.
+    source
+        Where the threshold comes from.
+    """
+
+    check: str
+    level: Level
+    value: float | None
+    threshold: float | None
+    message: str
+    advice: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise ValueError(f"level is {self.level!r}; known: {', '.join(LEVELS)}")
+        for name in ("check", "message", "advice", "source"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} is {getattr(self, name)!r} instead of text")
+        if not self.check or not self.message:
+            raise ValueError("a finding needs the name of its check and a message")
+        if self.level in ("warn", "fail") and not self.advice:
+            raise ValueError(f"{self.check}: a finding of level {self.level!r} needs an advice")
+        for name in ("value", "threshold"):
+            object.__setattr__(self, name, _number(name, getattr(self, name)))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The summary of all findings: the worst level, and one sentence."""
+
+    level: Level
+    sentence: str
+
+
+def verdict(findings: Iterable[Finding]) -> Verdict:
+    """Return the worst level among findings with a sentence that names what caused it.
+
+    ``info`` carries no judgement, so findings that are all ``info`` give ``info``.
+    """
+    findings = list(findings)
+    failed = _names(findings, "fail")
+    warned = _names(findings, "warn")
+    passed = _names(findings, "ok")
+    judged = len(failed) + len(warned) + len(passed)
+    if failed:
+        return Verdict(
+            "fail", f"Do not use this fit yet: {len(failed)} of {judged} checks failed{_of(failed)}"
+        )
+    if warned:
+        return Verdict(
+            "warn", f"Use with care: {len(warned)} of {judged} checks gave a warning{_of(warned)}"
+        )
+    if passed:
+        return Verdict("ok", f"Nothing speaks against this fit: all {judged} checks passed.")
+    return Verdict("info", "Nothing was judged: the tree holds no group that a check can read.")
+
+
+def worst_level(levels: Iterable[Level]) -> Level:
+    """Return the most serious of several levels."""
+    return max(levels, key=LEVELS.index)
+
+
+def to_json(findings: Iterable[Finding]) -> str:
+    """Write findings as a JSON list; numbers that JSON lacks become "nan", "inf" and "-inf"."""
+    rows = [
+        {name: _encode(value) for name, value in asdict(finding).items()} for finding in findings
+    ]
+    return json.dumps(rows, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def from_json(text: str) -> list[Finding]:
+    """Read findings that `to_json` wrote.
+
+    Raises
+    ------
+    StoreError
+        If the text is not such a list.
+    """
+    try:
+        rows = json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise StoreError(f"the findings are not valid JSON: {error}") from None
+    if not isinstance(rows, list):
+        raise StoreError(f"the findings are a {type(rows).__name__} instead of a list")
+    return [_finding(row) for row in rows]
+
+
+def format_number(number: float | None) -> str:
+    """Return a number as a reader wants it: three significant digits, no needless zeros.
+
+    >>> [format_number(x) for x in (0.12345, 1234.5, 2.0, 1e-7, float("nan"), None)]
+    ['0.123', '1235', '2', '1e-07', 'nan', '–']
+    """
+    if number is None:
+        return "–"
+    if math.isfinite(number) and 1000 <= abs(number) < 1e6:
+        return f"{number:.0f}"
+    return f"{number:.3g}"
+
+
+def format_share(share: float) -> str:
+    """Return a share as a percentage: ``0.034`` as ``3.4 %``."""
+    return f"{100 * share:.3g} %"
+
+
+def _names(findings: list[Finding], level: Level) -> list[str]:
+    return [finding.check for finding in findings if finding.level == level]
+
+
+def _of(names: list[str]) -> str:
+    shown = ", ".join(dict.fromkeys(names))
+    return f" ({shown})."
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool | str):
+        raise ValueError(f"{name} is {value!r} instead of a number")
+    return float(value)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _finding(row: Any) -> Finding:
+    known = {field.name for field in fields(Finding)}
+    if not isinstance(row, Mapping) or set(row) != known:
+        raise StoreError(f"a finding must have exactly the keys {', '.join(sorted(known))}: {row}")
+    values = dict(row)
+    try:
+        for name in ("value", "threshold"):
+            if values[name] in ("nan", "inf", "-inf"):
+                values[name] = float(values[name])
+        return Finding(**values)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"a finding cannot be read: {error}") from None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,259 @@
+r"""Did the optimiser arrive? Loss curve, gradient norms, restarts.
+
+The loss is minus the ELBO in nats, so a loss that still falls by :math:`\Delta` says that the
+divergence :math:`KL(q\,\|\,p)` still falls by :math:`\Delta`. A slope is called one only when it is
+larger than its noise *and* matters:
+
+* the last quarter of the steps is averaged in blocks, which removes the autocorrelation that
+  mini-batches and epochs put into single losses; a line is laid through the blocks by the median of
+  pairwise slopes (Sen 1968), which outliers do not move;
+* the change over the window counts as real above `SLOPE_Z` of its standard errors;
+* it matters above `tolerance_in_nats`: 1 nat, or `NATS_PER_ROW` per training row.
+
+Kucukelbir et al. (2017) stop at a relative change of 0.01 per check; a change relative to the loss
+itself depends on constants of the likelihood, so ours is per row. A learning rate that decays to
+zero makes any curve flat: this check can prove that training stopped too early, not that it reached
+the best fit. Restarts and the distance to the truth look at that.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray
+from scipy import stats
+
+from zoo.diagnostics.finding import Finding, Level, format_number
+from zoo.diagnostics.reading import Array, row_count, variable
+
+SLOPE_SOURCE = "Kucukelbir et al. (2017); slope by Sen (1968)"
+GRADIENT_SOURCE = "Pascanu, Mikolov and Bengio (2013)"
+RESTART_SOURCE = "Dhaka et al. (2020)"
+
+#: The part of the steps that is judged.
+WINDOW = 0.25
+#: Blocks into which the window is averaged.
+BLOCKS = 20
+#: Below this many steps there is no window to speak of.
+MIN_STEPS = 2 * BLOCKS
+#: A change over the window below this many standard errors is noise (p < 0.001 with 18 degrees of
+#: freedom).
+SLOPE_Z = 4.0
+#: Change of the loss over the window, per training row, that matters.
+NATS_PER_ROW = 0.01
+#: Change that matters however few rows there are.
+MIN_NATS = 1.0
+#: The loss changes by more than this many tolerances: the fit is unfinished, not just unpolished.
+FAIL_FACTOR = 10.0
+#: A gradient norm that grows by this factor from the first to the last quarter.
+GRADIENT_GROWTH = 10.0
+
+
+def tolerance_in_nats(rows: int) -> float:
+    """Return the change of an ELBO that matters for a data set of this many rows."""
+    return max(MIN_NATS, NATS_PER_ROW * rows)
+
+
+def optimisation_findings(tree: xarray.DataTree) -> list[Finding]:
+    """Judge the group ``optimization``: finite losses, convergence, gradients, restarts."""
+    losses = _curve(tree, "loss")
+    findings = []
+    if losses is not None:
+        tolerance = tolerance_in_nats(row_count(tree))
+        findings.append(_finite_losses(losses))
+        findings += [_convergence(losses, tolerance)]
+        findings += _restarts_of(losses, tolerance)
+    norms = _curve(tree, "gradient_norm")
+    if norms is not None:
+        findings.append(_gradient_norms(norms))
+    return findings
+
+
+def restart_findings(elbos: Sequence[float], errors: Sequence[float], rows: int) -> list[Finding]:
+    """Judge whether several fits of one model from other starting points agree.
+
+    Parameters
+    ----------
+    elbos
+        Final ELBO of every restart, in nats.
+    errors
+        Their standard errors.
+    rows
+        Number of training rows.
+    """
+    return _restarts(np.asarray(elbos, float), np.asarray(errors, float), tolerance_in_nats(rows))
+
+
+def _curve(tree: xarray.DataTree, name: str) -> Array | None:
+    """Return a curve as ``(chain, step)``."""
+    array = variable(tree, "optimization", name)
+    if array is None or "step" not in array.dims:
+        return None
+    values = array.transpose(..., "step").to_numpy().astype(np.float64)
+    return values.reshape(-1, values.shape[-1])
+
+
+def _window(curves: Array) -> Array:
+    return curves[:, -max(1, round(WINDOW * curves.shape[1])) :]
+
+
+def _finite_losses(losses: Array) -> Finding:
+    bad = ~np.isfinite(losses)
+    count, late = int(bad.sum()), bool(_window(bad).any())
+    name, source = "optimisation.finite", ""
+    if not count:
+        return Finding(name, "ok", 0, 0, f"All {losses.shape[1]} losses are finite.", "", source)
+    where = "also in the last quarter" if late else "none of them in the last quarter"
+    return Finding(
+        name,
+        "fail" if late else "warn",
+        count,
+        0,
+        f"{count} of {losses.size} losses are not finite, {where}.",
+        "Lower the learning rate, start from smaller scales, or scale the inputs.",
+        source,
+    )
+
+
+def _convergence(losses: Array, tolerance: float) -> Finding:
+    """Judge the chain that changes most."""
+    results = [_convergence_of_one(chain, tolerance) for chain in losses]
+    return max(results, key=lambda finding: (_seriousness(finding), abs(finding.value or 0.0)))
+
+
+def _seriousness(finding: Finding) -> int:
+    return ("ok", "info", "warn", "fail").index(finding.level)
+
+
+def _convergence_of_one(losses: Array, tolerance: float) -> Finding:
+    name, steps = "optimisation.converged", len(losses)
+    window = _window(losses[None])[0]
+    window = window[np.isfinite(window)]
+    if steps < MIN_STEPS:
+        return _too_short(losses, tolerance)
+    if len(window) < BLOCKS // 2:
+        return Finding(
+            name,
+            "fail",
+            None,
+            tolerance,
+            "The last quarter of the loss has too few finite values to judge convergence.",
+            "Remove the cause of the losses that are not finite first.",
+            SLOPE_SOURCE,
+        )
+    change, error = change_over_window(window)
+    real = abs(change) > SLOPE_Z * error
+    level: Level = "ok"
+    if real and abs(change) > tolerance:
+        level = "fail" if abs(change) > FAIL_FACTOR * tolerance else "warn"
+    direction = "fell" if change < 0 else "rose"
+    message = (
+        f"Over the last {len(window)} of {steps} steps the loss {direction} by "
+        f"{format_number(abs(change))} ± {format_number(error)} nats "
+        f"(a change of {format_number(tolerance)} matters)."
+    )
+    if level == "ok":
+        advice = ""
+    elif change < 0:
+        advice = "Raise num_steps, or raise the learning rate if the curve is smooth."
+    else:
+        advice = "Lower the learning rate: the loss grows at the end."
+    return Finding(name, level, change, tolerance, message, advice, SLOPE_SOURCE)
+
+
+def _too_short(losses: Array, tolerance: float) -> Finding:
+    """Judge fewer steps than a slope needs: flat to a tenth of the tolerance, or not converged."""
+    name, steps = "optimisation.converged", len(losses)
+    end = losses[-max(3, round(WINDOW * steps)) :]
+    spread = float(np.ptp(end)) if np.isfinite(end).all() else float("inf")
+    if steps > 3 and spread <= 0.1 * tolerance:
+        message = f"The loss moved by {format_number(spread)} nats in the last {len(end)} steps."
+        return Finding(name, "ok", spread, 0.1 * tolerance, message, "", SLOPE_SOURCE)
+    return Finding(
+        name,
+        "fail",
+        spread,
+        0.1 * tolerance,
+        f"Only {steps} steps were taken, and the loss still moved by {format_number(spread)} nats "
+        f"in the last {len(end)}.",
+        f"Raise num_steps; below {MIN_STEPS} steps convergence cannot be seen.",
+        SLOPE_SOURCE,
+    )
+
+
+def change_over_window(window: Array) -> tuple[float, float]:
+    """Return the change of a noisy curve from one end to the other, and its standard error.
+
+    Sen's slope through block averages; the error is that of a least-squares slope with the residual
+    scale taken from their median absolute deviation.
+    """
+    blocks = np.array([block.mean() for block in np.array_split(window, min(BLOCKS, len(window)))])
+    time = np.linspace(0.0, 1.0, len(blocks))
+    slope = float(stats.theilslopes(blocks, time).slope)
+    residuals = blocks - slope * time
+    scale = float(stats.median_abs_deviation(residuals, scale="normal"))
+    # Two of the block averages' degrees of freedom went into the line.
+    scale *= np.sqrt(len(blocks) / max(1, len(blocks) - 2))
+    return slope, float(scale / np.sqrt(((time - time.mean()) ** 2).sum()))
+
+
+def _restarts_of(losses: Array, tolerance: float) -> list[Finding]:
+    if len(losses) < 2:
+        return []
+    ends = losses[:, -max(1, losses.shape[1] // 10) :]
+    errors = ends.std(1) / np.sqrt(ends.shape[1])
+    return _restarts(-ends.mean(1), errors, tolerance)
+
+
+def _restarts(elbos: Array, errors: Array, tolerance: float) -> list[Finding]:
+    finite = np.isfinite(elbos) & np.isfinite(errors)
+    if finite.sum() < 2:
+        return []
+    lost = int((~finite).sum())
+    elbos, errors = elbos[finite], errors[finite]
+    best, worst = int(elbos.argmax()), int(elbos.argmin())
+    spread = float(elbos[best] - elbos[worst])
+    error = float(np.hypot(errors[best], errors[worst]))
+    agree = spread - SLOPE_Z * error <= tolerance and not lost
+    diverged = f"; {lost} more did not end in a finite one" if lost else ""
+    return [
+        Finding(
+            "optimisation.restarts",
+            "ok" if agree else "warn",
+            spread,
+            tolerance,
+            f"The ELBOs of {len(elbos)} restarts differ by up to {format_number(spread)} ± "
+            f"{format_number(error)} nats (a difference of {format_number(tolerance)} "
+            f"matters){diverged}.",
+            "" if agree else "Keep the restart with the highest ELBO, and take more of them.",
+            RESTART_SOURCE,
+        )
+    ]
+
+
+def _gradient_norms(norms: Array) -> Finding:
+    name = "optimisation.gradients"
+    bad = int((~np.isfinite(norms)).sum())
+    if bad:
+        return Finding(
+            name,
+            "fail" if (~np.isfinite(_window(norms))).any() else "warn",
+            bad,
+            0,
+            f"{bad} of {norms.size} gradient norms are not finite.",
+            "Lower the learning rate, or look for a scale that collapses to zero.",
+            GRADIENT_SOURCE,
+        )
+    quarter = max(1, norms.shape[1] // 4)
+    first, last = np.median(norms[:, :quarter]), np.median(norms[:, -quarter:])
+    growth = float(last / first) if first > 0 else (1.0 if last == 0 else float("inf"))
+    level: Level = "warn" if growth > GRADIENT_GROWTH else "ok"
+    return Finding(
+        name,
+        level,
+        growth,
+        GRADIENT_GROWTH,
+        f"The median gradient norm went from {format_number(float(first))} in the first quarter to "
+        f"{format_number(float(last))} in the last.",
+        "" if level == "ok" else "Lower the learning rate or clip gradients.",
+        GRADIENT_SOURCE,
+    )

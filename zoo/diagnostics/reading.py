@@ -1,0 +1,93 @@
+"""Getting arrays out of a tree. A group or variable that is missing gives None, never an error."""
+
+import numpy as np
+import xarray
+from numpy.typing import NDArray
+
+from zoo.errors import DataError
+
+Array = NDArray[np.floating]
+
+#: Checks that simulate start from this seed, so that a tree always gets the same findings.
+SEED = 20240601
+
+#: Spread below this part of the largest magnitude is rounding, not variation.
+RELATIVE_ROUNDING = 1e-10
+
+
+def variable(tree: xarray.DataTree, group: str, name: str) -> xarray.DataArray | None:
+    """Return a variable of a group, or None where either is missing or holds no number."""
+    if group not in tree.children or name not in tree[group].data_vars:
+        return None
+    array: xarray.DataArray = tree[group].to_dataset()[name]
+    return array if array.size and array.dtype.kind in "fiub" else None
+
+
+def variables(tree: xarray.DataTree, group: str) -> list[str]:
+    """Return the names of the variables of a group, none where it is missing."""
+    return [str(name) for name in tree[group].data_vars] if group in tree.children else []
+
+
+def chains(array: xarray.DataArray) -> Array:
+    """Return draws as ``(chain, draw, everything else flattened)`` in float64.
+
+    An array without a chain gets one, one without draws cannot be judged.
+
+    Raises
+    ------
+    DataError
+        If there is no dimension ``draw``.
+    """
+    if "draw" not in array.dims:
+        raise DataError(f"variable {array.name!r} has dimensions {array.dims}, 'draw' is missing")
+    if "chain" not in array.dims:
+        array = array.expand_dims("chain")
+    values = array.transpose("chain", "draw", ...).to_numpy().astype(np.float64)
+    return values.reshape(*values.shape[:2], -1)
+
+
+def draws(array: xarray.DataArray) -> Array:
+    """Return draws of all chains as ``(draw, everything else flattened)``."""
+    values = chains(array)
+    return values.reshape(-1, values.shape[-1])
+
+
+def scalar_draws(tree: xarray.DataTree, group: str, name: str) -> Array | None:
+    """Return one number per draw, or None where the variable is missing or not scalar."""
+    array = variable(tree, group, name)
+    if array is None:
+        return None
+    values = draws(array)
+    return values[:, 0] if values.shape[1] == 1 else None
+
+
+def labels(array: xarray.DataArray) -> list[str]:
+    """Name the columns of `draws`: ``f[3, 0]``, or the plain name of a scalar."""
+    shape = [size for dim, size in array.sizes.items() if dim not in ("chain", "draw")]
+    if not shape:
+        return [str(array.name)]
+    return [f"{array.name}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)]
+
+
+def row_count(tree: xarray.DataTree) -> int:
+    """Return the number of training rows, 0 where the tree does not say."""
+    for group in ("observed_data", "log_likelihood"):
+        array = variable(tree, group, "y")
+        if array is not None:
+            return int(
+                np.prod([size for dim, size in array.sizes.items() if dim not in ("chain", "draw")])
+            )
+    return 0
+
+
+def identified(tree: xarray.DataTree) -> list[str]:
+    """Return the names in the root attribute ``identified``, which is comma separated."""
+    text = str(tree.attrs.get("identified", ""))
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def is_constant(values: Array) -> NDArray[np.bool_]:
+    """Tell for every column whether its draws are all the same up to rounding."""
+    size = np.abs(values).max(axis=0)
+    spread: NDArray[np.bool_] = np.ptp(values, axis=0) <= RELATIVE_ROUNDING * size
+    return spread

@@ -1,0 +1,199 @@
+"""Can the truth be believed? Convergence and efficiency of the Markov chains that made it.
+
+Judged on what is identified: the network's outputs at fixed inputs, the log joint, and the
+parameters named by the root attribute ``identified``. Weights are left out, because chains that sit
+in different permutations of the same network agree about everything that can be observed.
+"""
+
+import numpy as np
+import xarray
+from arviz_stats.base import array_stats
+
+from zoo.diagnostics.finding import Finding, Level, format_number, format_share
+from zoo.diagnostics.reading import Array, chains, identified, is_constant, labels, variable
+
+RHAT_SOURCE = "Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021)"
+ENERGY_SOURCE = "Betancourt (2016)"
+DIVERGENCE_SOURCE = "Betancourt (2017)"
+DEPTH_SOURCE = "Hoffman and Gelman (2014)"
+
+#: Chains disagree above.
+MAX_RHAT = 1.01
+#: Effective draws needed, in the bulk and in the tails.
+MIN_ESS = 400
+#: Monte Carlo error of a mean, in posterior sds: what `MIN_ESS` effective draws give.
+MAX_MCSE = 0.05
+#: Energy moves too slowly below.
+MIN_BFMI = 0.3
+#: Share of trajectories cut off at the largest tree.
+MAX_SATURATED = 0.01
+#: Draws per chain below which none of these numbers means anything.
+MIN_DRAWS = 4
+#: Nutpie's and Stan's limit, used when the root attribute ``max_tree_depth`` is missing.
+DEFAULT_TREE_DEPTH = 10
+
+_MORE = "Run longer chains with more warm-up."
+
+
+def sampling_findings(truth: xarray.DataTree, names: list[str] | None = None) -> list[Finding]:
+    """Judge the chains of a truth; an exact truth (root attribute ``kind``) has none to judge.
+
+    Parameters
+    ----------
+    truth
+        The tree of the truth.
+    names
+        Identified parameters; None takes those that the truth names itself.
+    """
+    if truth.attrs.get("kind") == "exact":
+        return []
+    columns, values = _quantities(truth, identified(truth) if names is None else names)
+    findings = []
+    if columns and values.shape[1] >= MIN_DRAWS:
+        findings += _chain_findings(values, columns)
+    return [
+        *findings,
+        *_energy_findings(truth),
+        *_divergence_findings(truth),
+        *_depth_findings(truth),
+    ]
+
+
+def _quantities(truth: xarray.DataTree, names: list[str]) -> tuple[list[str], Array]:
+    """Return names and draws ``(chain, draw, column)`` of all judged columns that vary."""
+    places = [("functions", "f"), ("sample_stats", "lp")] + [("posterior", name) for name in names]
+    found = [variable(truth, group, name) for group, name in places]
+    arrays = [array for array in found if array is not None]
+    if not arrays:
+        return [], np.empty((0, 0, 0))
+    values = np.concatenate([chains(array) for array in arrays], -1)
+    columns = [label for array in arrays for label in labels(array)]
+    flat = values.reshape(-1, values.shape[-1])
+    keep = np.isfinite(flat).all(0) & ~is_constant(np.where(np.isfinite(flat), flat, 0.0))
+    return [c for c, kept in zip(columns, keep, strict=True) if kept], values[..., keep]
+
+
+def _chain_findings(values: Array, columns: list[str]) -> list[Finding]:
+    per_column = [values[..., k] for k in range(len(columns))]
+    stuck = int(np.sum(np.ptp(values, axis=1) == 0))
+    rhat = np.array([_rhat(column) for column in per_column])
+    bulk = np.array([array_stats.ess(column, 0, 1, method="bulk") for column in per_column])
+    tail = np.array([array_stats.ess(c, 0, 1, method="tail", prob=(0.05, 0.95)) for c in per_column])
+    error = np.array([array_stats.mcse(c, 0, 1, method="mean") / c.std() for c in per_column])
+    # Chains that never moved have no variance of their own: R-hat is infinite, ESS undefined.
+    if stuck:
+        bulk, tail = np.nan_to_num(bulk, nan=1.0), np.nan_to_num(tail, nan=1.0)
+    return [
+        _worst("rhat", "R-hat", rhat, MAX_RHAT, columns, above="fail"),
+        _worst("ess_bulk", "The bulk effective sample size", bulk, MIN_ESS, columns, below="fail"),
+        _worst("ess_tail", "The tail effective sample size", tail, MIN_ESS, columns, below="fail"),
+        _worst(
+            "mcse",
+            "The Monte Carlo error of the mean, in sds,",
+            error,
+            MAX_MCSE,
+            columns,
+            above="warn",
+        ),
+    ]
+
+
+def _rhat(column: Array) -> float:
+    if (np.ptp(column, axis=1) == 0).any():
+        return float("inf")
+    return float(array_stats.rhat(column, 0, 1, method="rank"))
+
+
+def _worst(
+    check: str,
+    words: str,
+    values: Array,
+    threshold: float,
+    columns: list[str],
+    *,
+    above: Level | None = None,
+    below: Level | None = None,
+) -> Finding:
+    """Judge the column with the largest (`above`) or smallest (`below`) value."""
+    sign = 1.0 if above else -1.0
+    order = np.where(np.isnan(values), np.inf, sign * values)
+    k = int(order.argmax())
+    bad = bool(order[k] > sign * threshold)
+    level = (above or below or "fail") if bad else "ok"
+    extreme, relation = ("largest", "at most") if above else ("smallest", "at least")
+    return Finding(
+        f"sampling.{check}",
+        level,
+        float(values[k]),
+        threshold,
+        f"{words} is {format_number(float(values[k]))} at {columns[k]}, the {extreme} of "
+        f"{len(columns)} quantities ({relation} {format_number(threshold)} is wanted).",
+        _MORE if bad else "",
+        RHAT_SOURCE,
+    )
+
+
+def _statistic(truth: xarray.DataTree, name: str) -> Array | None:
+    array = variable(truth, "sample_stats", name)
+    return None if array is None else chains(array)[..., 0]
+
+
+def _energy_findings(truth: xarray.DataTree) -> list[Finding]:
+    energy = _statistic(truth, "energy")
+    if energy is None or energy.shape[1] < MIN_DRAWS or not np.isfinite(energy).all():
+        return []
+    moving = energy[np.ptp(energy, axis=1) > 0]
+    value = float(np.min(array_stats.bfmi(moving, 0, 1))) if len(moving) == len(energy) else 0.0
+    ok = value > MIN_BFMI
+    return [
+        Finding(
+            "sampling.bfmi",
+            "ok" if ok else "fail",
+            value,
+            MIN_BFMI,
+            f"E-BFMI is {format_number(value)} in the worst chain (more than "
+            f"{format_number(MIN_BFMI)} is wanted).",
+            "" if ok else "Reparameterise heavy tails and funnels, e.g. non-centred scales.",
+            ENERGY_SOURCE,
+        )
+    ]
+
+
+def _divergence_findings(truth: xarray.DataTree) -> list[Finding]:
+    diverging = _statistic(truth, "diverging")
+    if diverging is None:
+        return []
+    count = int((diverging != 0).sum())
+    return [
+        Finding(
+            "sampling.divergences",
+            "fail" if count else "ok",
+            count,
+            0,
+            f"{count} of {diverging.size} transitions diverged.",
+            "Raise the acceptance target, then reparameterise." if count else "",
+            DIVERGENCE_SOURCE,
+        )
+    ]
+
+
+def _depth_findings(truth: xarray.DataTree) -> list[Finding]:
+    saturated = _statistic(truth, "reached_max_treedepth")
+    if saturated is None:
+        depth = _statistic(truth, "tree_depth")
+        if depth is None:
+            return []
+        saturated = depth >= float(truth.attrs.get("max_tree_depth", DEFAULT_TREE_DEPTH))
+    share = float(np.mean(saturated != 0))
+    bad = share > MAX_SATURATED
+    return [
+        Finding(
+            "sampling.tree_depth",
+            "warn" if bad else "ok",
+            share,
+            MAX_SATURATED,
+            f"{format_share(share)} of trajectories were cut off at the largest tree depth.",
+            "Raise the largest tree depth, or rescale the parameters." if bad else "",
+            DEPTH_SOURCE,
+        )
+    ]

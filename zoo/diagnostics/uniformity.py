@@ -1,0 +1,119 @@
+r"""Are numbers between 0 and 1 uniform? Simultaneous bands for their empirical distribution.
+
+Säilynoja, Bürkner and Vehtari (2022), *Graphical test for discrete uniformity and its applications
+in goodness-of-fit evaluation and multiple sample comparison*: at a grid of points :math:`z_k` the
+number of values below :math:`z_k` is :math:`\mathrm{Binomial}(n, z_k)` under uniformity. The bands
+are the pointwise intervals of the one level :math:`\gamma` at which all of them hold at once with
+the probability wanted; :math:`\gamma` is found by simulation.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy import stats
+
+from zoo.diagnostics.reading import SEED, Array
+
+SOURCE = "Säilynoja, Bürkner and Vehtari (2022)"
+
+#: Grid points of the distribution function.
+MAX_POINTS = 100
+#: Simulated uniform samples behind the level of the band.
+SIMULATIONS = 4000
+#: Probability with which a uniform sample stays inside the band everywhere.
+BAND_PROBABILITY = 0.99
+
+
+@dataclass(frozen=True)
+class Uniformity:
+    """A uniformity test and what a plot of it needs.
+
+    Parameters
+    ----------
+    p_value
+        Probability of so extreme a sample under uniformity, by simulation.
+    distance
+        Largest distance between empirical and uniform distribution function on the grid.
+    points, ecdf, lower, upper
+        The grid, the empirical distribution function on it, and the band.
+    """
+
+    p_value: float
+    distance: float
+    points: Array
+    ecdf: Array
+    lower: Array
+    upper: Array
+
+    @property
+    def inside(self) -> bool:
+        """Whether the empirical distribution function stays inside the band."""
+        return bool(np.all((self.ecdf >= self.lower) & (self.ecdf <= self.upper)))
+
+
+def uniformity(values: Array) -> Uniformity:
+    """Test whether values in [0, 1] are uniform.
+
+    Parameters
+    ----------
+    values
+        At least one value.
+    """
+    values = np.asarray(values, np.float64).ravel()
+    if not len(values) or not np.all((values >= 0) & (values <= 1)):
+        raise ValueError("uniformity needs at least one value, and all of them in [0, 1]")
+    count = len(values)
+    cells = max(2, min(count, MAX_POINTS))
+    points = np.arange(1, cells) / cells
+    below = np.searchsorted(np.sort(values), points, side="right")
+    null = _null_levels(count, cells)
+    level = float(np.quantile(null, 1 - BAND_PROBABILITY))
+    observed = _pointwise_level(below[None], count, points)[0]
+    lower = stats.binom.ppf(level / 2, count, points) / count
+    upper = stats.binom.isf(level / 2, count, points) / count
+    return Uniformity(
+        p_value=float((1 + (null <= observed).sum()) / (1 + len(null))),
+        distance=float(np.abs(below / count - points).max()),
+        points=points,
+        ecdf=below / count,
+        lower=lower,
+        upper=upper,
+    )
+
+
+def randomized_pit(samples: Array, y: Array) -> Array:
+    r"""Return where every observation falls among its predictive draws, ties broken at random.
+
+    .. math:: u_i = \frac{\#\{s: y_{si} < y_i\} + v_i (1 + \#\{s: y_{si} = y_i\})}{S + 1},
+        \quad v_i \sim U(0, 1)
+
+    which is exactly uniform when :math:`y_i` and its draws are exchangeable, also for counts.
+    Czado, Gneiting and Held (2009), *Predictive Model Assessment for Count Data*.
+
+    Parameters
+    ----------
+    samples
+        Shape ``(draws, rows)``.
+    y
+        Shape ``(rows,)``.
+    """
+    noise = np.random.default_rng(SEED).uniform(size=len(y))
+    less, equal = (samples < y).sum(0), (samples == y).sum(0)
+    return np.asarray((less + noise * (1 + equal)) / (len(samples) + 1), np.float64)
+
+
+@lru_cache(maxsize=32)
+def _null_levels(count: int, cells: int) -> Array:
+    """Return the smallest pointwise level of simulated uniform samples."""
+    rng = np.random.default_rng(SEED)
+    cell_counts = rng.multinomial(count, np.full(cells, 1 / cells), size=SIMULATIONS)
+    below = cell_counts.cumsum(1)[:, :-1]
+    return _pointwise_level(below, count, np.arange(1, cells) / cells)
+
+
+def _pointwise_level(below: Array, count: int, points: Array) -> Array:
+    """Return for every sample the smallest two-sided tail probability over the grid."""
+    low = stats.binom.cdf(below, count, points)
+    high = stats.binom.sf(below - 1, count, points)
+    return np.asarray(2 * np.minimum(low, high).min(1), np.float64)
