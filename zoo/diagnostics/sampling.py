@@ -78,7 +78,9 @@ def _chain_findings(values: Array, columns: list[str]) -> list[Finding]:
     stuck = int(np.sum(np.ptp(values, axis=1) == 0))
     rhat = np.array([_rhat(column) for column in per_column])
     bulk = np.array([array_stats.ess(column, 0, 1, method="bulk") for column in per_column])
-    tail = np.array([array_stats.ess(c, 0, 1, method="tail", prob=(0.05, 0.95)) for c in per_column])
+    tail = np.array(
+        [array_stats.ess(c, 0, 1, method="tail", prob=(0.05, 0.95)) for c in per_column]
+    )
     error = np.array([array_stats.mcse(c, 0, 1, method="mean") / c.std() for c in per_column])
     # Chains that never moved have no variance of their own: R-hat is infinite, ESS undefined.
     if stuck:

@@ -110,7 +110,12 @@ def _finding(name: str, test: RankTest, count: int) -> Finding:
         f"corrected for {count} parameters p = {format_number(p_value)}."
     )
     return Finding(
-        f"sbc.{name}", level, p_value, P_WARN, message, _advice(test) if level != "ok" else "",
+        f"sbc.{name}",
+        level,
+        p_value,
+        P_WARN,
+        message,
+        _advice(test) if level != "ok" else "",
         SOURCE,
     )
 

@@ -321,9 +321,7 @@ def _ratio_finding(pair: Pair) -> Finding:
         f"{format_number(typical)}."
     )
     advice = "" if level == "ok" else _ratio_advice(ratio)
-    return Finding(
-        f"truth.{pair.name}.sd", level, ratio, RATIO_WARN, message, advice, SOURCE
-    )
+    return Finding(f"truth.{pair.name}.sd", level, ratio, RATIO_WARN, message, advice, SOURCE)
 
 
 def _variance_noise(values: Array) -> Array:
