@@ -1,8 +1,9 @@
 """Checks that read a tree in ArviZ's schema and say, in numbers and words, whether to trust it.
 
-Every check returns `Finding` objects; `verdict` sums them up. Nothing here knows torch or Pyro, so a
-tree saved by any library can be judged. What is judged are functions (predictions at fixed inputs),
-the log joint and identified parameters, never the weights of a network: they are not identified.
+Every check returns `Finding` objects; `verdict` sums them up. Nothing here knows torch or Pyro, so
+a tree saved by any library can be judged. What is judged are functions (predictions at fixed
+inputs), the log joint and identified parameters, never the weights of a network: they are not
+identified.
 """
 
 import xarray
@@ -17,8 +18,10 @@ from zoo.diagnostics.finding import (
     to_json,
     verdict,
 )
+from zoo.diagnostics.held_out import held_out_findings, reliability_curve
+from zoo.diagnostics.leave_one_out import loo_findings
 from zoo.diagnostics.optimisation import optimisation_findings, restart_findings
-from zoo.diagnostics.predictive import predictive_findings, reliability_curve
+from zoo.diagnostics.predictive import predictive_findings
 from zoo.diagnostics.reading import identified
 from zoo.diagnostics.sampling import sampling_findings
 from zoo.diagnostics.sbc import sbc_findings
@@ -33,6 +36,8 @@ __all__ = [
     "diagnose",
     "format_number",
     "from_json",
+    "held_out_findings",
+    "loo_findings",
     "optimisation_findings",
     "predictive_findings",
     "reliability_curve",
@@ -76,4 +81,10 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
     if truth is not None:
         names = identified(truth) or identified(tree)
         findings += [*sampling_findings(truth, names), *truth_findings(tree, truth)]
-    return [*findings, *predictive_findings(tree), *sensitivity_findings(tree)]
+    return [
+        *findings,
+        *predictive_findings(tree),
+        *loo_findings(tree),
+        *held_out_findings(tree),
+        *sensitivity_findings(tree),
+    ]

@@ -1,4 +1,4 @@
-r"""How good is the guide as an approximation, seen from its own draws alone?
+r"""How good is the guide as an approximation, seen from its own draws alone.
 
 With draws :math:`\theta_s \sim q` and weights
 :math:`\log w_s = \log p(y, \theta_s) - \log q(\theta_s)`:
@@ -108,7 +108,7 @@ def usable_khat(num_draws: int) -> float:
 
 
 def dimension_of(tree: xarray.DataTree) -> int:
-    """Return the number of unknowns: the root attribute ``dimension``, else the posterior's size."""
+    """Return the number of unknowns: root attribute ``dimension``, else the posterior's size."""
     if "dimension" in tree.attrs:
         return int(tree.attrs["dimension"])
     total = 0
@@ -127,7 +127,7 @@ def _not_finite(bad: int, count: int) -> Finding:
         bad,
         0,
         f"The log joint or the guide's density is not finite at {bad} of {count} draws.",
-        "Look for a guide whose support is wider than the prior's, or for parameters that overflow.",
+        "Look for a guide with a wider support than its prior, or for parameters that overflow.",
         KHAT_SOURCE,
     )
 

@@ -1,4 +1,4 @@
-"""What a check says: a level, a number, the threshold it was held against, a sentence, an advice."""
+"""What a check says: a level, a number and its threshold, a sentence, an advice."""
 
 import json
 import math
@@ -23,8 +23,8 @@ class Finding:
     check
         Name of the check, ``theme.what``: stable, so that runs can be compared.
     level
-        ``ok``; ``info`` for numbers that carry no judgement; ``warn`` for what a careful reader must
-        know; ``fail`` for results that must not be used.
+        ``ok``; ``info`` for numbers that carry no judgement; ``warn`` for what a careful reader
+        must know; ``fail`` for results that must not be used.
     value
         The number that was judged, or None.
     threshold
@@ -88,11 +88,6 @@ def verdict(findings: Iterable[Finding]) -> Verdict:
     if passed:
         return Verdict("ok", f"Nothing speaks against this fit: all {judged} checks passed.")
     return Verdict("info", "Nothing was judged: the tree holds no group that a check can read.")
-
-
-def worst_level(levels: Iterable[Level]) -> Level:
-    """Return the most serious of several levels."""
-    return max(levels, key=LEVELS.index)
 
 
 def to_json(findings: Iterable[Finding]) -> str:

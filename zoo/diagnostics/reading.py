@@ -91,3 +91,13 @@ def is_constant(values: Array) -> NDArray[np.bool_]:
     size = np.abs(values).max(axis=0)
     spread: NDArray[np.bool_] = np.ptp(values, axis=0) <= RELATIVE_ROUNDING * size
     return spread
+
+
+def task_of(tree: xarray.DataTree) -> str:
+    """Return the root attribute ``task``; without it, what the data look like."""
+    if "task" in tree.attrs:
+        return str(tree.attrs["task"])
+    if variable(tree, "held_out", "probability") is not None:
+        return "classification"
+    y = variable(tree, "observed_data", "y")
+    return "classification" if y is not None and y.dtype.kind in "iub" else "regression"

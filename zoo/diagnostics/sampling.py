@@ -185,7 +185,8 @@ def _depth_findings(truth: xarray.DataTree) -> list[Finding]:
         depth = _statistic(truth, "tree_depth")
         if depth is None:
             return []
-        saturated = depth >= float(truth.attrs.get("max_tree_depth", DEFAULT_TREE_DEPTH))
+        largest = float(truth.attrs.get("max_tree_depth", DEFAULT_TREE_DEPTH))
+        saturated = (depth >= largest).astype(float)
     share = float(np.mean(saturated != 0))
     bad = share > MAX_SATURATED
     return [

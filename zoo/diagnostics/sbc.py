@@ -1,4 +1,4 @@
-r"""Simulation-based calibration: are the ranks uniform?
+r"""Simulation-based calibration: whether ranks are uniform.
 
 Draw :math:`\theta^* \sim p(\theta)`, data :math:`y \sim p(y \mid \theta^*)`, then :math:`L` draws
 of the posterior; the rank of :math:`\theta^*` among them is uniform on :math:`0, \ldots, L` if and

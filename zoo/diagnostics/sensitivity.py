@@ -79,8 +79,8 @@ def contrast_findings(tree: xarray.DataTree) -> list[Finding]:
         "warn" if conflict else "ok",
         moved[2],
         CONFLICT_SDS,
-        f"The site that moved most from its prior is {moved[0]}, by {format_number(moved[2])} prior "
-        "sds in the median of its elements.",
+        f"The site that moved most from its prior is {moved[0]}, by {format_number(moved[2])} "
+        "prior sds in the median of its elements.",
         "Prior and data disagree about it: widen its prior, or scale the data." if conflict else "",
         CONTRAST_SOURCE,
     )

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray
 from arviz_stats.base import array_stats
+from numpy.typing import NDArray
 from scipy import optimize, stats
 from scipy.spatial.distance import cdist
 
@@ -415,7 +416,8 @@ def _thinned_to(values: Array, count: int) -> Array:
     """Return at most this many draws, evenly spaced."""
     if len(values) <= count:
         return values
-    return values[np.linspace(0, len(values) - 1, count).round().astype(int)]
+    evenly: NDArray[np.int_] = np.linspace(0, len(values) - 1, count).round().astype(int)
+    return values[evenly]
 
 
 def _noise(truth: Array, num_fit: int, statistic: Callable[[Array, Array], float]) -> float:

@@ -1,4 +1,4 @@
-r"""Are numbers between 0 and 1 uniform? Simultaneous bands for their empirical distribution.
+r"""Whether numbers between 0 and 1 are uniform. Simultaneous bands for their empirical distribution.
 
 Säilynoja, Bürkner and Vehtari (2022), *Graphical test for discrete uniformity and its applications
 in goodness-of-fit evaluation and multiple sample comparison*: at a grid of points :math:`z_k` the
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
+from zoo.diagnostics.finding import Finding, Level, format_number
 from zoo.diagnostics.reading import SEED, Array
 
 SOURCE = "Säilynoja, Bürkner and Vehtari (2022)"
@@ -23,6 +25,8 @@ MAX_POINTS = 100
 SIMULATIONS = 4000
 #: Probability with which a uniform sample stays inside the band everywhere.
 BAND_PROBABILITY = 0.99
+#: Distance of the distribution functions above which values outside the band are a failure.
+FAIL_DISTANCE = 0.2
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,27 @@ def randomized_pit(samples: Array, y: Array) -> Array:
     return np.asarray((less + noise * (1 + equal)) / (len(samples) + 1), np.float64)
 
 
+def pit_finding(name: str, words: str, result: Uniformity) -> Finding:
+    """Judge probability integral transforms: a warning outside the band, a failure far outside."""
+    level: Level = "ok"
+    if result.p_value < 1 - BAND_PROBABILITY:
+        level = "fail" if result.distance > FAIL_DISTANCE else "warn"
+    state = "are compatible with" if level == "ok" else "deviate from"
+    return Finding(
+        name,
+        level,
+        result.p_value,
+        1 - BAND_PROBABILITY,
+        f"{words} {state} uniformity (p = {format_number(result.p_value)}, largest distance of the "
+        f"distribution functions {format_number(result.distance)}).",
+        ""
+        if level == "ok"
+        else "Look at the PIT plot: a hump means predictions too wide, a "
+        "trough too narrow, a slope biased.",
+        SOURCE,
+    )
+
+
 @lru_cache(maxsize=32)
 def _null_levels(count: int, cells: int) -> Array:
     """Return the smallest pointwise level of simulated uniform samples."""
@@ -112,7 +137,7 @@ def _null_levels(count: int, cells: int) -> Array:
     return _pointwise_level(below, count, np.arange(1, cells) / cells)
 
 
-def _pointwise_level(below: Array, count: int, points: Array) -> Array:
+def _pointwise_level(below: NDArray[np.integer], count: int, points: Array) -> Array:
     """Return for every sample the smallest two-sided tail probability over the grid."""
     low = stats.binom.cdf(below, count, points)
     high = stats.binom.sf(below - 1, count, points)

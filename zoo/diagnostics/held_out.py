@@ -1,0 +1,191 @@
+"""Are predictions of rows that were not fitted calibrated? Of all checks the first to believe."""
+
+import numpy as np
+import xarray
+from numpy.typing import NDArray
+from scipy import stats
+
+from zoo.diagnostics.finding import Finding, Level, format_number, format_share
+from zoo.diagnostics.reading import SEED, Array, draws, variable
+from zoo.diagnostics.uniformity import pit_finding, randomized_pit, uniformity
+from zoo.metrics import ECE_BINS, expected_calibration_error
+
+ECE_SOURCE = "Guo et al. (2017); Bröcker and Smith (2007)"
+COVERAGE_SOURCE = "Gneiting, Balabdaoui and Raftery (2007)"
+
+#: Simulated data sets behind the calibration error of a perfectly calibrated forecast.
+ECE_SIMULATIONS = 500
+#: Calibration error, above what noise explains, that matters and that fails.
+ECE_WARN, ECE_FAIL = 0.01, 0.10
+COVERAGE_LEVELS = (0.5, 0.8, 0.95)
+#: A coverage outside its binomial interval of this probability (all levels together) is a warning,
+#: and one that is also lower by this much is a failure.
+COVERAGE_P_VALUE = 0.01
+COVERAGE_FAIL = 0.15
+
+
+def held_out_findings(tree: xarray.DataTree) -> list[Finding]:
+    """Judge predictions of rows that were not fitted: calibration of classes, or of intervals."""
+    observed = variable(tree, "held_out", "y")
+    if observed is None:
+        return []
+    y = observed.to_numpy().astype(np.float64).ravel()
+    findings = []
+    probability = variable(tree, "held_out", "probability")
+    if probability is not None and probability.ndim == 2:
+        findings += _calibration(probability.to_numpy().astype(np.float64), y)
+    samples = variable(tree, "held_out", "y_samples")
+    if samples is not None and "draw" in samples.dims:
+        findings += _intervals(draws(samples), y)
+    return findings
+
+
+def reliability_curve(probability: Array, y: Array, bins: int = ECE_BINS) -> xarray.Dataset:
+    """Return accuracy against confidence, bin by bin, with 95 % intervals of the accuracy.
+
+    Parameters
+    ----------
+    probability
+        Shape ``(rows, classes)``.
+    y
+        Class of every row, as a number.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``confidence``, ``accuracy``, ``lower``, ``upper`` (Wilson intervals) and ``count`` over the
+        bins that hold rows.
+    """
+    confidence, correct = probability.max(-1), probability.argmax(-1) == y
+    index = _confidence_bins(confidence, bins)
+    count = np.bincount(index, minlength=bins)
+    used = count > 0
+    hits = np.bincount(index, correct, minlength=bins)[used]
+    intervals = [
+        stats.binomtest(int(k), int(n)).proportion_ci(0.95, method="wilson")
+        for k, n in zip(hits, count[used], strict=True)
+    ]
+    mean = np.bincount(index, confidence, minlength=bins)[used] / count[used]
+    return xarray.Dataset(
+        {
+            "confidence": ("bin", mean),
+            "accuracy": ("bin", hits / count[used]),
+            "lower": ("bin", [interval.low for interval in intervals]),
+            "upper": ("bin", [interval.high for interval in intervals]),
+            "count": ("bin", count[used]),
+        }
+    )
+
+
+def calibration_noise(probability: Array, bins: int = ECE_BINS) -> Array:
+    """Return calibration errors of data simulated from the forecasts themselves, which are perfect.
+
+    Bröcker and Smith (2007) call this consistency resampling.
+    """
+    confidence = probability.max(-1)
+    index = _confidence_bins(confidence, bins)
+    rng = np.random.default_rng(SEED)
+    errors = np.empty(ECE_SIMULATIONS)
+    for k in range(ECE_SIMULATIONS):
+        excess = (rng.uniform(size=len(confidence)) < confidence) - confidence
+        errors[k] = np.abs(np.bincount(index, excess, minlength=bins)).sum() / len(confidence)
+    return errors
+
+
+def _confidence_bins(confidence: Array, bins: int) -> NDArray[np.int_]:
+    """Sort rows into bins as `zoo.metrics.expected_calibration_error` does."""
+    index: NDArray[np.int_] = np.ceil(confidence * bins).astype(int) - 1
+    return index.clip(0, bins - 1)
+
+
+def _calibration(probability: Array, y: Array) -> list[Finding]:
+    name = "predictive.calibration"
+    if len(probability) != len(y):
+        return []
+    if not np.isfinite(probability).all():
+        return [
+            Finding(
+                name,
+                "fail",
+                None,
+                None,
+                "Some predicted probabilities of held-out rows are not finite.",
+                "Look for outputs that overflow.",
+                ECE_SOURCE,
+            )
+        ]
+    error = expected_calibration_error(probability, y)
+    noise = calibration_noise(probability)
+    limit, excess = float(np.quantile(noise, 0.99)), error - float(noise.mean())
+    level: Level = "ok"
+    if error > limit and excess > ECE_WARN:
+        level = "fail" if excess > ECE_FAIL else "warn"
+    confident = float(probability.max(-1).mean() - (probability.argmax(-1) == y).mean())
+    direction = "over-confident" if confident > 0 else "under-confident"
+    return [
+        Finding(
+            name,
+            level,
+            error,
+            limit,
+            f"The calibration error on {len(y)} held-out rows is {format_number(error)}; a "
+            f"perfectly calibrated forecast would show {format_number(float(noise.mean()))} on average, and "
+            f"up to {format_number(limit)} in 99 of 100 cases.",
+            ""
+            if level == "ok"
+            else f"The forecasts are {direction}: average more draws, train "
+            "longer, or change the prior scale.",
+            ECE_SOURCE,
+        )
+    ]
+
+
+def _intervals(samples: Array, y: Array) -> list[Finding]:
+    if samples.shape[1] != len(y):
+        return []
+    usable = np.isfinite(y)
+    if not usable.any():
+        return []
+    if not np.isfinite(samples[:, usable]).all():
+        return [
+            Finding(
+                "predictive.held_out_pit",
+                "fail",
+                None,
+                None,
+                "Some predictive draws of held-out rows are not finite.",
+                "Look for outputs that overflow, or a scale without a lower bound.",
+                COVERAGE_SOURCE,
+            )
+        ]
+    values = randomized_pit(samples[:, usable], y[usable])
+    return [
+        *[_coverage_finding(values, level) for level in COVERAGE_LEVELS],
+        pit_finding("predictive.held_out_pit", "PIT values of held-out rows", uniformity(values)),
+    ]
+
+
+def _coverage_finding(pit: Array, nominal: float) -> Finding:
+    inside = int((np.abs(2 * pit - 1) <= nominal).sum())
+    coverage = inside / len(pit)
+    p_value = float(stats.binomtest(inside, len(pit), nominal).pvalue)
+    level: Level = "ok"
+    if p_value < COVERAGE_P_VALUE / len(COVERAGE_LEVELS):
+        level = "fail" if nominal - coverage > COVERAGE_FAIL else "warn"
+    advice = ""
+    if level != "ok":
+        advice = (
+            "Intervals are too narrow: use a richer guide or a likelihood with heavier tails."
+            if coverage < nominal
+            else "Intervals are too wide: train longer, or learn the noise scale."
+        )
+    return Finding(
+        f"predictive.coverage_{round(100 * nominal)}",
+        level,
+        coverage,
+        nominal,
+        f"Intervals of {format_share(nominal)} hold {format_share(coverage)} of {len(pit)} "
+        f"held-out rows (p = {format_number(p_value)}).",
+        advice,
+        COVERAGE_SOURCE,
+    )
