@@ -39,6 +39,8 @@ KHAT_USABLE = 0.7
 MAX_DIMENSION = 100
 #: Draws below which the Pareto tail has too few points.
 MIN_DRAWS = 100
+#: Log weights that differ by less are equal up to rounding.
+EQUAL_WEIGHTS = 1e-8
 #: KL of two unit Gaussians one standard deviation apart is 0.5; twice that is worth a warning.
 GAP_NATS = 1.0
 
@@ -59,10 +61,10 @@ def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> li
         return []
     with np.errstate(invalid="ignore"):
         log_weights = log_joint - log_guide
-    # A draw of density zero has weight zero, which is a legal weight.
-    bad = int((np.isnan(log_weights) | (log_weights == np.inf)).sum())
-    if bad or np.isneginf(log_weights).all():
-        return [_not_finite(bad or len(log_weights), len(log_weights))]
+    # A guide with mass where the model has none has an infinite divergence from it.
+    bad = int((~np.isfinite(log_weights)).sum())
+    if bad:
+        return [_not_finite(bad, len(log_weights))]
     dimension = dimension_of(tree)
     khat = pareto_khat(log_weights)
     return [
@@ -86,14 +88,13 @@ def smoothed_log_weights(log_weights: Array) -> tuple[Array, float]:
     only normalised and have no k-hat (NaN).
     """
     normalised = np.asarray(log_weights - logsumexp(log_weights), np.float64)
-    finite = normalised[np.isfinite(normalised)]
-    if np.ptp(finite) <= 1e-8:
+    if np.ptp(normalised) <= EQUAL_WEIGHTS:
         return normalised, -np.inf
-    if len(finite) < MIN_DRAWS:
+    if len(normalised) < MIN_DRAWS:
         return normalised, np.nan
     # ArviZ takes log-likelihoods, whose negatives are the log weights.
     try:
-        smoothed, khat = array_stats.psislw(-np.maximum(normalised, finite.min()))
+        smoothed, khat = array_stats.psislw(-normalised)
     except ValueError:  # all weights of the tail are the same
         return normalised, -np.inf
     return np.asarray(smoothed, np.float64), float(khat)
@@ -144,6 +145,9 @@ def _khat_finding(khat: float, num_draws: int, dimension: int, has_truth: bool) 
             "Draw more from the guide.",
             KHAT_SOURCE,
         )
+    if np.isneginf(khat):
+        message = "All importance weights are equal: the guide is the posterior."
+        return Finding(name, "ok", khat, threshold, message, "", KHAT_SOURCE)
     shown = f"k-hat of the guide against the log joint is {format_number(khat)}"
     if khat <= threshold:
         quality = "reliable" if khat <= KHAT_GOOD else "usable"
@@ -168,11 +172,10 @@ def _khat_finding(khat: float, num_draws: int, dimension: int, has_truth: bool) 
 
 
 def _gap_finding(log_weights: Array, khat: float, dimension: int) -> Finding:
-    weights = log_weights[np.isfinite(log_weights)]
-    elbo = float(weights.mean())
+    elbo = float(log_weights.mean())
     evidence = float(logsumexp(log_weights) - np.log(len(log_weights)))
-    gap = evidence - elbo
-    error = float(weights.std() / np.sqrt(len(weights)))
+    gap = max(0.0, evidence - elbo)
+    error = float(log_weights.std() / np.sqrt(len(log_weights)))
     unreliable = bool(khat > usable_khat(len(log_weights)))
     bound = "at least " if unreliable else ""
     message = (

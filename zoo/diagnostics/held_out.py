@@ -129,7 +129,8 @@ def _calibration(probability: Array, y: Array) -> list[Finding]:
             error,
             limit,
             f"The calibration error on {len(y)} held-out rows is {format_number(error)}; a "
-            f"perfectly calibrated forecast would show {format_number(float(noise.mean()))} on average, and "
+            f"perfectly calibrated forecast would show {format_number(float(noise.mean()))} on "
+            "average, and "
             f"up to {format_number(limit)} in 99 of 100 cases.",
             ""
             if level == "ok"

@@ -128,11 +128,16 @@ def _worst(
         level,
         float(values[k]),
         threshold,
-        f"{words} is {format_number(float(values[k]))} at {columns[k]}, the {extreme} of "
-        f"{len(columns)} quantities ({relation} {format_number(threshold)} is wanted).",
+        f"{words} is {_digits(float(values[k]))} at {columns[k]}, the {extreme} of "
+        f"{len(columns)} quantities ({relation} {_digits(threshold)} is wanted).",
         _MORE if bad else "",
         RHAT_SOURCE,
     )
+
+
+def _digits(number: float) -> str:
+    """Write numbers near 1 with the digits that matter for R-hat."""
+    return f"{number:.3f}" if 0.9 < number < 2 else format_number(number)
 
 
 def _statistic(truth: xarray.DataTree, name: str) -> Array | None:

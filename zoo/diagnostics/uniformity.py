@@ -1,4 +1,4 @@
-r"""Whether numbers between 0 and 1 are uniform. Simultaneous bands for their empirical distribution.
+r"""Whether numbers between 0 and 1 are uniform: bands for their empirical distribution.
 
 Säilynoja, Bürkner and Vehtari (2022), *Graphical test for discrete uniformity and its applications
 in goodness-of-fit evaluation and multiple sample comparison*: at a grid of points :math:`z_k` the

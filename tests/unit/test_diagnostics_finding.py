@@ -1,0 +1,128 @@
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from zoo.diagnostics import Finding, diagnose, format_number, from_json, to_json, verdict
+from zoo.diagnostics.finding import format_share
+from zoo.errors import StoreError
+
+
+def finding(level="ok", check="a.b", value=1.0, threshold=2.0):
+    return Finding(check, level, value, threshold, "A message.", "An advice.", "Somebody (2000)")
+
+
+def test_numbers_become_floats():
+    made = finding(value=np.float32(0.5), threshold=3)
+    assert (made.value, made.threshold) == (0.5, 3.0)
+    assert type(made.value) is type(made.threshold) is float
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"level": "bad"}, "level is 'bad'; known: ok, info, warn, fail"),
+        ({"check": ""}, "needs the name of its check"),
+        ({"message": ""}, "needs the name of its check and a message"),
+        ({"level": "fail", "advice": ""}, "needs an advice"),
+        ({"value": "1"}, "value is '1' instead of a number"),
+        ({"threshold": True}, "threshold is True instead of a number"),
+        ({"source": None}, "source is None instead of text"),
+    ],
+)
+def test_impossible_findings_are_refused(fields, message):
+    good = {
+        "check": "a.b",
+        "level": "ok",
+        "value": None,
+        "threshold": None,
+        "message": "m",
+        "advice": "",
+        "source": "",
+    }
+    with pytest.raises(ValueError, match=message):
+        Finding(**good | fields)
+
+
+@pytest.mark.parametrize(
+    ("levels", "worst", "words"),
+    [
+        ([], "info", "Nothing was judged"),
+        (["info"], "info", "Nothing was judged"),
+        (["ok", "info"], "ok", "all 1 checks passed"),
+        (["ok", "warn", "info"], "warn", "1 of 2 checks gave a warning"),
+        (["ok", "fail", "warn"], "fail", "1 of 3 checks failed"),
+    ],
+)
+def test_verdict_is_the_worst_level(levels, worst, words):
+    result = verdict(finding(level, f"check.{k}") for k, level in enumerate(levels))
+    assert result.level == worst
+    assert words in result.sentence
+
+
+def test_verdict_names_what_failed_and_not_what_warned():
+    sentence = verdict([finding("fail", "a.one"), finding("warn", "b.two")]).sentence
+    assert "a.one" in sentence
+    assert "b.two" not in sentence
+
+
+@pytest.mark.parametrize("number", [None, 0.1, math.nan, math.inf, -math.inf, 1e300])
+def test_findings_survive_json(number):
+    before = [finding(value=number), finding("fail", threshold=number)]
+    text = to_json(before)
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    after = from_json(text)
+    assert repr(after) == repr(before)  # NaN is not equal to itself
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "{}", "[1]", '[{"check": "a"}]', to_json([finding()]).replace("2.0", "NaN")],
+)
+def test_damaged_json_is_refused(text):
+    with pytest.raises(StoreError, match="finding"):
+        from_json(text)
+
+
+@pytest.mark.parametrize("change", [("ok", "green"), ("1.0", '"one"')])
+def test_json_with_impossible_values_is_refused(change):
+    with pytest.raises(StoreError, match="cannot be read"):
+        from_json(to_json([finding()]).replace(*change))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.12345, "0.123"),
+        (1234.5, "1234"),
+        (-98765.4, "-98765"),
+        (12345678.0, "1.23e+07"),
+        (2.0, "2"),
+        (0.0, "0"),
+        (1e-7, "1e-07"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+        (None, "–"),
+    ],
+)
+def test_numbers_are_written_with_three_digits(number, text):
+    assert format_number(number) == text
+
+
+def test_shares_are_percentages():
+    assert format_share(0.0345) == "3.45 %"
+
+
+def test_diagnostics_import_neither_torch_nor_pyro():
+    script = "import sys, zoo.diagnostics; sys.exit(bool({'torch', 'pyro'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_an_empty_tree_has_no_findings():
+    import xarray
+
+    assert diagnose(xarray.DataTree()) == []
+    assert diagnose(xarray.DataTree(), xarray.DataTree()) == []

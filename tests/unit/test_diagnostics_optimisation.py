@@ -1,0 +1,166 @@
+import numpy as np
+import pytest
+from scipy import signal
+
+from tests.unit.synthetic_trees import the, tree_of
+from zoo.diagnostics.optimisation import (
+    change_over_window,
+    optimisation_findings,
+    restart_findings,
+    tolerance_in_nats,
+)
+
+
+def curve(losses, *, rows=0, **others):
+    groups = {"optimization": {"loss": (("chain", "step"), np.atleast_2d(losses))}}
+    for name, values in others.items():
+        groups["optimization"][name] = (("chain", "step"), np.atleast_2d(values))
+    if rows:
+        groups["observed_data"] = {"y": ("obs_id", np.zeros(rows))}
+    return tree_of(groups)
+
+
+def noise(size, scale=1.0, seed=0):
+    return scale * np.random.default_rng(seed).normal(size=size)
+
+
+def converged(*args, **kwargs):
+    return the(optimisation_findings(curve(*args, **kwargs)), "optimisation.converged")
+
+
+def test_tolerance_is_a_nat_or_a_hundredth_per_row():
+    assert tolerance_in_nats(10) == 1.0
+    assert tolerance_in_nats(5000) == 50.0
+
+
+def test_change_of_a_straight_line_is_its_rise():
+    change, error = change_over_window(np.linspace(5.0, 2.0, 2000))
+    # Block averages are half a block away from the ends: 19 of 20 parts of the rise.
+    assert change == pytest.approx(-3.0 * 19 / 20, rel=1e-3)
+    assert error == pytest.approx(0.0, abs=1e-9)
+
+
+def test_error_of_the_change_is_its_spread_over_repetitions():
+    changes, errors = zip(
+        *[change_over_window(noise(500, seed=k)) for k in range(400)], strict=True
+    )
+    # The error is estimated from 20 residuals: a tenth either way of the average is noise.
+    assert np.std(changes) == pytest.approx(np.mean(errors), rel=0.15)
+    assert abs(np.mean(changes)) < 5 * np.std(changes) / np.sqrt(400)
+
+
+def test_a_flat_noisy_end_is_converged():
+    losses = 100 + 500 * np.exp(-np.arange(2000) / 50) + noise(2000, 5.0)
+    assert converged(losses).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("fall", "level"), [(0.5, "ok"), (4.0, "warn"), (30.0, "fail"), (-30.0, "fail")]
+)
+def test_a_slope_is_judged_by_the_nats_it_costs(fall, level):
+    result = converged(np.linspace(4 * fall, 0.0, 2000) + noise(2000, 0.3))
+    assert result.level == level
+    assert result.value == pytest.approx(-fall * 19 / 20, abs=0.3)
+
+
+def test_a_slope_that_fails_few_rows_is_nothing_for_many():
+    losses = np.linspace(120.0, 0.0, 2000) + noise(2000, 0.3)
+    assert converged(losses, rows=100).level == "fail"
+    assert converged(losses, rows=10_000).level == "ok"
+
+
+def test_a_slope_inside_its_noise_is_no_slope():
+    assert converged(np.linspace(8.0, 0.0, 400) + noise(400, 100.0)).level == "ok"
+
+
+def test_outliers_do_not_make_a_slope():
+    losses = noise(2000, 0.5)
+    losses[-20:-10] += 1000.0
+    assert converged(losses).level == "ok"
+
+
+def test_alarms_on_converged_curves_are_rare():
+    """Autocorrelated, heavy-tailed noise; p < 0.001 per curve allows 3 alarms of 300."""
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(300):
+        errors = signal.lfilter([1.0], [1.0, -0.7], rng.standard_t(3, size=1000))
+        alarms += converged(50 + 10 * errors).level != "ok"
+    assert alarms <= 3, alarms
+
+
+def test_ten_steps_fail():
+    result = converged(np.linspace(300.0, 250.0, 10))
+    assert result.level == "fail"
+    assert "Only 10 steps" in result.message
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 39])
+def test_few_noisy_steps_never_converge(steps):
+    assert converged(100 + noise(steps, 20.0)).level == "fail"
+
+
+def test_few_steps_that_end_flat_converge():
+    assert converged(np.r_[np.linspace(300, 100, 10), np.full(20, 100.0)]).level == "ok"
+
+
+def test_the_worst_of_several_chains_is_judged():
+    flat, falling = noise(400, 0.1), np.linspace(400.0, 0.0, 400)
+    assert converged(np.stack([flat, falling])).level == "fail"
+
+
+@pytest.mark.parametrize(("step", "level"), [(None, "ok"), (5, "warn"), (-5, "fail")])
+def test_losses_that_are_not_finite(step, level):
+    losses = 10 + noise(400, 0.1)
+    if step is not None:
+        losses[step] = np.nan
+    findings = optimisation_findings(curve(losses))
+    assert the(findings, "optimisation.finite").level == level
+    assert the(findings, "optimisation.converged").level == "ok"
+
+
+@pytest.mark.parametrize("steps", [3, 400])
+def test_all_losses_nan_fail_without_a_crash(steps):
+    findings = optimisation_findings(curve(np.full(steps, np.nan)))
+    assert {finding.level for finding in findings} == {"fail"}
+
+
+@pytest.mark.parametrize(
+    ("norms", "level"),
+    [
+        (np.linspace(10, 1, 400), "ok"),
+        (np.geomspace(1, 1e4, 400), "warn"),
+        (np.zeros(400), "ok"),
+        (np.r_[np.ones(399), np.nan], "fail"),
+        (np.r_[np.nan, np.ones(399)], "warn"),
+    ],
+)
+def test_gradient_norms(norms, level):
+    findings = optimisation_findings(curve(noise(400), gradient_norm=norms))
+    assert the(findings, "optimisation.gradients").level == level
+
+
+@pytest.mark.parametrize(
+    ("elbos", "errors", "rows", "level"),
+    [
+        ([-100.0, -100.5, -100.2], [0.1, 0.1, 0.1], 50, "ok"),
+        ([-100.0, -105.0], [0.1, 0.1], 50, "warn"),
+        ([-100.0, -105.0], [3.0, 3.0], 50, "ok"),  # inside the noise
+        ([-100.0, -105.0], [0.1, 0.1], 1000, "ok"),  # nothing for so many rows
+        ([-100.0, -100.0, np.nan], [0.1, 0.1, 0.1], 50, "warn"),
+    ],
+)
+def test_restarts(elbos, errors, rows, level):
+    assert the(restart_findings(elbos, errors, rows), "optimisation.restarts").level == level
+
+
+def test_chains_of_the_loss_are_restarts():
+    agreeing = np.stack([10 + noise(400, 0.1, seed=k) for k in range(3)])
+    apart = agreeing + np.array([[0.0], [0.0], [50.0]])
+    for losses, level in ((agreeing, "ok"), (apart, "warn")):
+        result = the(optimisation_findings(curve(losses)), "optimisation.restarts")
+        assert result.level == level
+
+
+def test_a_single_restart_agrees_with_nobody():
+    assert restart_findings([1.0], [0.1], 10) == []
