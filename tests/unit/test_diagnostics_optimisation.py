@@ -80,13 +80,13 @@ def test_outliers_do_not_make_a_slope():
 
 
 def test_alarms_on_converged_curves_are_rare():
-    """Autocorrelated, heavy-tailed noise; p < 0.001 per curve allows 3 alarms of 300."""
+    """Autocorrelated, heavy-tailed noise; at 0.2 % each, more than 4 of 300 come once in 3000."""
     rng = np.random.default_rng(0)
     alarms = 0
     for _ in range(300):
         errors = signal.lfilter([1.0], [1.0, -0.7], rng.standard_t(3, size=1000))
         alarms += converged(50 + 10 * errors).level != "ok"
-    assert alarms <= 3, alarms
+    assert alarms <= 4, alarms
 
 
 def test_ten_steps_fail():
