@@ -48,7 +48,7 @@ class Regression:
             "prior": {"w": ((*chained, "feature"), prior[None])},
             "sample_stats": {
                 "lp": (chained, (log_prior + log_likelihood.sum(1))[None]),
-                "log_q": (chained, guide.logpdf(w)[None]),
+                "log_q": (chained, np.atleast_1d(guide.logpdf(w))[None]),
                 "log_prior": (chained, log_prior[None]),
             },
             "log_prior": {"w": (chained, log_prior[None])},
@@ -101,7 +101,10 @@ class Regression:
 
 def tree_of(groups, **attributes):
     tree = xarray.DataTree.from_dict(
-        {name: xarray.Dataset(variables) for name, variables in groups.items()}
+        {
+            name: group if isinstance(group, xarray.Dataset) else xarray.Dataset(group)
+            for name, group in groups.items()
+        }
     )
     tree.attrs |= attributes
     return tree

@@ -11,7 +11,7 @@ CHAINED = ("chain", "draw")
 
 def nearly_exact(model):
     """Return a guide as good as one can wish: off by a twentieth of an sd, 2 % too wide."""
-    shift = 0.05 * np.sqrt(np.diag(model.covariance))
+    shift = 0.05 * np.linalg.cholesky(model.covariance) @ np.full(3, 3**-0.5)
     return stats.multivariate_normal(model.mean + shift, 1.04 * model.covariance)
 
 

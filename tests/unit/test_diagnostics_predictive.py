@@ -90,8 +90,9 @@ def test_other_data_fail(change, draws):
 
 
 def test_a_small_difference_is_a_warning():
-    rng = generator()
-    tree = replicated(rng.normal(size=(2000, 400)), rng.normal(size=400) + 0.22)
+    # 0.2 is four standard errors of a mean of 400; everything else is as expected.
+    y = stats.norm.ppf((np.arange(400) + 0.5) / 400) + 0.2
+    tree = replicated(generator().normal(size=(2000, 400)), y)
     assert posterior_predictive_findings(tree)[0].level == "warn"
 
 
@@ -113,7 +114,7 @@ def test_classes_are_judged_by_their_frequencies():
         assert result.level == level
 
 
-def test_counts_are_judged_by_their_zeros():
+def test_inflated_zeros_of_counts_fail():
     rng = generator()
     samples = rng.poisson(2.0, size=(500, 300))
     y = rng.poisson(2.0, size=300)
@@ -121,7 +122,6 @@ def test_counts_are_judged_by_their_zeros():
     inflated = np.where(rng.uniform(size=300) < 0.3, 0, rng.poisson(2.86, size=300))
     (result,) = posterior_predictive_findings(replicated(samples, inflated, task="counts"))
     assert result.level == "fail"
-    assert "zeros" in result.message
 
 
 def test_draws_that_are_not_finite_fail():
@@ -162,6 +162,7 @@ def test_the_task_is_read_or_guessed(tree, task):
 # ------------------------------------------------------------------ leave one out
 
 
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning:arviz_stats")
 def test_leave_one_out_is_that_of_arviz():
     model = Regression(correlation=0.5)
     tree = model.fit(model.mean_field)

@@ -122,7 +122,7 @@ def test_power_scaling_is_that_of_arviz():
 
 def test_noise_of_many_weights_is_no_sensitivity():
     """A log prior that spreads over 30 nats and is independent of the outputs."""
-    for seed in range(5):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         groups = {
             "functions": {"f": ((*CHAINED, "point"), rng.normal(size=(1, 500, 32)))},

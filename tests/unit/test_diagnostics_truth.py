@@ -11,7 +11,7 @@ from zoo.diagnostics.truth_distance import (
     SHIFT_WARN,
     comparable_pairs,
     distances,
-    independent_draws,
+    effective_draws,
     kernel_test,
     sliced_distance,
     truth_findings,
@@ -144,12 +144,21 @@ def test_a_slowly_mixing_truth_does_not_alarm():
     assert alarms == 0
 
 
-def test_thinning_leaves_as_many_draws_as_they_are_worth():
+def test_effective_draws_of_a_first_order_process_are_known():
     chains = autoregressive(4, 5000, 1, coefficient=0.8)
-    # Effective draws of a first-order process: n (1 - a) / (1 + a).
-    expected = 20_000 * (1 - 0.8) / (1 + 0.8)
-    assert len(independent_draws(chains)) == pytest.approx(expected, rel=0.25)
-    assert len(independent_draws(normals(4, 500, 2))) >= 1000
+    assert effective_draws(chains) == pytest.approx(20_000 * (1 - 0.8) / (1 + 0.8), rel=0.15)
+    assert (effective_draws(normals(4, 500, 20)) <= 2000).all()
+
+
+def test_distances_of_samples_of_different_sizes_are_those_of_scipy():
+    fit, truth = normals(300, 2), normals(200, 2, seed=1)
+    ours = distances(fit, truth)
+    for k in range(2):
+        reference = stats.wasserstein_distance(fit[:, k], truth[:, k]) / truth[:, k].std()
+        assert ours[k] == pytest.approx(reference, abs=0.01)
+    assert distances(fit[:200], truth)[0] == pytest.approx(
+        stats.wasserstein_distance(fit[:200, 0], truth[:, 0]) / truth[:, 0].std(), rel=1e-10
+    )
 
 
 def test_distances_of_gaussians_are_known():

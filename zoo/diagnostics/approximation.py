@@ -92,10 +92,14 @@ def smoothed_log_weights(log_weights: Array) -> tuple[Array, float]:
         return normalised, -np.inf
     if len(normalised) < MIN_DRAWS:
         return normalised, np.nan
-    # ArviZ takes log-likelihoods, whose negatives are the log weights.
+    # ArviZ takes log-likelihoods, whose negatives are the log weights. A tail of few distinct
+    # values, like that of a saturated likelihood, has no shape, and none is needed: it is bounded.
     try:
-        smoothed, khat = array_stats.psislw(-normalised)
-    except ValueError:  # all weights of the tail are the same
+        with np.errstate(all="ignore"):
+            smoothed, khat = array_stats.psislw(-normalised)
+    except ValueError:
+        return normalised, -np.inf
+    if not np.isfinite(khat) or not np.isfinite(smoothed).all():
         return normalised, -np.inf
     return np.asarray(smoothed, np.float64), float(khat)
 

@@ -38,7 +38,7 @@ MIN_STEPS = 2 * BLOCKS
 #: Residuals of block averages are cut off at this many robust standard deviations.
 OUTLIER = 3.0
 #: A change over the window below this many standard errors is noise. Exceeded by 2 of 1000 flat
-#: curves whose noise is autocorrelated (0.7) and heavy-tailed (Student t with 3 degrees of freedom).
+#: curves whose noise is autocorrelated (0.7) and heavy-tailed (Student t, 3 degrees of freedom).
 SLOPE_Z = 4.0
 #: Change of the loss over the window, per training row, that matters.
 NATS_PER_ROW = 0.01

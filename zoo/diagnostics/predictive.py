@@ -17,6 +17,9 @@ PPC_P_VALUE = 0.01
 #: Observed statistics this many replicated sds away, beyond every replication, are a failure.
 PPC_FAIL_SDS = 5.0
 
+#: Heavy-tailed priors overflow; what is larger than this is as surprising as this.
+HUGE = 1e100
+
 Statistics = dict[str, Callable[[Array], Array]]
 
 
@@ -73,7 +76,9 @@ def prior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
     if pair is None:
         return []
     replicated, y = pair
-    replicated = np.nan_to_num(replicated, nan=np.inf, posinf=np.finfo(float).max / 1e10)
+    replicated = np.clip(replicated[~np.isnan(replicated).any(1)], -HUGE, HUGE)
+    if len(replicated) < 2:
+        return []
     if task_of(tree) == "classification":
         judged = _class_frequencies(y)
     else:

@@ -12,8 +12,8 @@ Coverage under `COVERAGE_WARN` is a warning, under `COVERAGE_FAIL` a failure: `S
 inverse factors are judged alike. Wasserstein distances bound the difference of means from above
 (Huggins et al. 2020), and are held against the thresholds of a shift.
 
-Monte Carlo noise is taken off before a distance is judged: the truth is thinned to independent
-draws, errors of means and sds are those of the worst of all columns (Bonferroni), and the noise of
+Monte Carlo noise is taken off before a distance is judged: errors of means and sds count the
+truth's effective draws and hold for all columns at once (Bonferroni), and the noise of
 distances is the 99 % quantile of what two samples of the truth give.
 
 The log joint sums over all unknowns, identified or not, so it never fails a fit on its own.
@@ -51,16 +51,18 @@ COVERAGE_WARN = 0.90
 COVERAGE_FAIL = 0.80
 #: Probability that pure noise is taken for a difference, over all columns of a quantity.
 NOISE_PROBABILITY = 0.001
+#: Draws of either side below which nothing can be said.
+MIN_DRAWS = 10
 #: Most draws of either side in distances that are computed by sorting.
 MAX_DRAWS = 1000
 #: Random directions of the sliced distance.
 DIRECTIONS = 50
 #: Resampled pairs behind the noise of distances.
-RESAMPLINGS = 100
+RESAMPLINGS = 50
 #: Draws of either side in the kernel test: differences that so few draws show are not subtle.
-MMD_DRAWS = 200
+MMD_DRAWS = 100
 MMD_PERMUTATIONS = 999
-MMD_P_VALUE = 0.01
+MMD_P_VALUE = 0.005
 
 
 def shift_with_coverage(coverage: float) -> float:
@@ -91,7 +93,9 @@ class Pair:
     words
         How messages call it.
     fit, truth
-        Shapes ``(draws, columns)``; the truth thinned to independent draws.
+        Shapes ``(draws, columns)``.
+    effective
+        Independent draws that every column of the truth is worth.
     columns
         Names of the columns.
     worst
@@ -102,8 +106,14 @@ class Pair:
     words: str
     fit: Array
     truth: Array
+    effective: Array
     columns: list[str]
     worst: Level = "fail"
+
+    def samples(self, most: int) -> tuple[Array, Array]:
+        """Return at most this many independent draws of fit and truth."""
+        worth = max(2, round(float(np.median(self.effective))))
+        return _thinned_to(self.fit, most), _thinned_to(self.truth, min(most, worth))
 
 
 def truth_findings(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Finding]:
@@ -145,30 +155,24 @@ def comparable_pairs(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Pair
     return [pair for pair in found if pair is not None]
 
 
-def independent_draws(values: Array) -> Array:
-    """Thin ``(chain, draw, column)`` to as many draws as the worst column is worth, flattened."""
-    count = values.shape[0] * values.shape[1]
-    flat = values.reshape(count, -1)
-    if values.shape[1] < 4:
-        return flat
-    effective = min(
-        (float(array_stats.ess(values[..., k], 0, 1, method="bulk")) for k in range(flat.shape[1])),
-        default=float(count),
-    )
-    if not np.isfinite(effective):
-        return flat
-    step = max(1, round(count / max(effective, 1.0)))
-    return values[:, ::step].reshape(-1, flat.shape[1])
+def effective_draws(values: Array) -> Array:
+    """Return how many independent draws every column of ``(chain, draw, column)`` is worth.
+
+    At most as many as there are: a claim of more would be noise here.
+    """
+    chains_, count, columns = values.shape
+    total = float(chains_ * count)
+    if count < 4:
+        return np.full(columns, total)
+    worth = [float(array_stats.ess(values[..., k], 0, 1, method="bulk")) for k in range(columns)]
+    return np.clip(np.nan_to_num(worth, nan=1.0), 1.0, total)
 
 
 def distances(fit: Array, truth: Array) -> Array:
     """Return the 1-D Wasserstein distance of every column, in true standard deviations."""
-    return np.array(
-        [
-            stats.wasserstein_distance(ours, theirs) / theirs.std()
-            for ours, theirs in zip(fit.T, truth.T, strict=True)
-        ]
-    )
+    levels = (np.arange(max(len(fit), len(truth))) + 0.5) / max(len(fit), len(truth))
+    ours, theirs = (np.sort(side.T)[:, (levels * len(side)).astype(int)] for side in (fit, truth))
+    return np.asarray(np.abs(ours - theirs).mean(1) / truth.std(0), np.float64)
 
 
 def sliced_distance(fit: Array, truth: Array) -> float:
@@ -242,17 +246,19 @@ def _pair(
     flat = chained.reshape(-1, chained.shape[-1])
     finite = np.isfinite(fit).all(0) & np.isfinite(flat).all(0)
     keep = finite & ~is_constant(np.where(np.isfinite(flat), flat, 0.0))
-    if not keep.any() or len(fit) < 2:
+    if not keep.any() or min(len(fit), len(flat)) < MIN_DRAWS:
         return None
     exact = truth.attrs.get("kind") == "exact"
-    kept = chained[..., keep]
-    thinned = kept.reshape(-1, kept.shape[-1]) if exact else independent_draws(kept)
+    worth = np.full(keep.sum(), len(flat)) if exact else effective_draws(chained[..., keep])
     names = [column for column, kept_column in zip(columns, keep, strict=True) if kept_column]
-    return Pair(name, words, fit[:, keep], thinned, names, worst)
+    return Pair(name, words, fit[:, keep], flat[:, keep], worth, names, worst)
 
 
-def _noise_z(pair: Pair) -> float:
-    return float(stats.norm.isf(NOISE_PROBABILITY / (2 * len(pair.columns))))
+def _noise_quantile(pair: Pair) -> Array:
+    """Return, in standard errors, what noise does not exceed in any of the columns."""
+    freedom = np.minimum(pair.effective, len(pair.fit)) - 1
+    tail = NOISE_PROBABILITY / (2 * len(pair.columns))
+    return np.asarray(stats.t.isf(tail, np.maximum(freedom, 1)), np.float64)
 
 
 def _capped(level: Level, pair: Pair) -> Level:
@@ -269,8 +275,8 @@ def _mean_finding(pair: Pair) -> Finding:
     scale = pair.truth.std(0, ddof=1)
     shift = np.abs(pair.fit.mean(0) - pair.truth.mean(0)) / scale
     spread = pair.fit.std(0, ddof=1) / scale
-    error = np.sqrt(1 / len(pair.truth) + spread**2 / len(pair.fit))
-    beyond = shift - _noise_z(pair) * error
+    error = np.sqrt(1 / pair.effective + spread**2 / len(pair.fit))
+    beyond = shift - _noise_quantile(pair) * error
     k = int(beyond.argmax())
     level = _capped(_shift_level(float(beyond[k])), pair)
     message = (
@@ -300,9 +306,9 @@ def _ratio_finding(pair: Pair) -> Finding:
         log_ratio = np.log(pair.fit.std(0, ddof=1)) - np.log(pair.truth.std(0, ddof=1))
     # Relative variance of a sample variance is (kurtosis - 1) / n; half of its root for the sd.
     error = 0.5 * np.sqrt(
-        _variance_noise(pair.fit) / len(pair.fit) + _variance_noise(pair.truth) / len(pair.truth)
+        _variance_noise(pair.fit) / len(pair.fit) + _variance_noise(pair.truth) / pair.effective
     )
-    beyond = np.abs(log_ratio) - _noise_z(pair) * error
+    beyond = np.abs(log_ratio) - _noise_quantile(pair) * error
     k = int(beyond.argmax())
     level: Level = "ok"
     if beyond[k] > -np.log(RATIO_WARN):
@@ -326,12 +332,13 @@ def _ratio_finding(pair: Pair) -> Finding:
 
 
 def _variance_noise(values: Array) -> Array:
+    """Return kurtosis - 1; short samples show too little of it, so not less than a Gaussian's."""
     centred = values - values.mean(0)
     variance = (centred**2).mean(0)
     kurtosis = np.divide(
         (centred**4).mean(0), variance**2, out=np.full(len(variance), 3.0), where=variance > 0
     )
-    return np.asarray(np.maximum(kurtosis - 1, 0.0), np.float64)
+    return np.asarray(np.maximum(kurtosis - 1, 2.0), np.float64)
 
 
 def _ratio_advice(ratio: float) -> str:
@@ -344,12 +351,12 @@ def _ratio_advice(ratio: float) -> str:
 
 
 def _wasserstein_finding(pair: Pair) -> Finding:
-    fit, truth = _thinned_to(pair.fit, MAX_DRAWS), _thinned_to(pair.truth, MAX_DRAWS)
+    fit, truth = pair.samples(MAX_DRAWS)
     values = distances(fit, truth)
     k = int(values.argmax())
     noise = 0.0
     if values[k] > SHIFT_WARN:
-        noise = _noise(truth[:, [k]], len(fit), lambda a, b: float(distances(a, b)[0]))
+        noise = _noise(truth, len(fit), lambda a, b: float(distances(a, b).max()))
     level = _capped(_shift_level(float(values[k]) - noise), pair)
     message = (
         f"Wasserstein distances of {pair.words}: the largest is {format_number(float(values[k]))} "
@@ -367,7 +374,7 @@ def _wasserstein_finding(pair: Pair) -> Finding:
 
 
 def _sliced_finding(pair: Pair) -> Finding:
-    fit, truth = _thinned_to(pair.fit, MAX_DRAWS), _thinned_to(pair.truth, MAX_DRAWS)
+    fit, truth = pair.samples(MAX_DRAWS)
     value = sliced_distance(fit, truth)
     noise = _noise(truth, len(fit), sliced_distance) if value > SHIFT_WARN else 0.0
     level = _capped(_shift_level(value - noise), pair)
@@ -387,7 +394,7 @@ def _sliced_finding(pair: Pair) -> Finding:
 
 
 def _mmd_finding(pair: Pair) -> Finding:
-    fit, truth = _thinned_to(pair.fit, MMD_DRAWS), _thinned_to(pair.truth, MMD_DRAWS)
+    fit, truth = pair.samples(MMD_DRAWS)
     value, p_value = kernel_test(fit, truth)
     differ = p_value < MMD_P_VALUE
     if differ:
