@@ -32,10 +32,10 @@ def test_the_same_tree_gets_the_same_findings():
 
 @pytest.mark.parametrize("draws", [200, 1000])
 def test_good_fits_are_not_failed(draws):
-    """Of 100 seeds: no `fail` and 4 `warn` with 1000 draws; the slow test repeats all of them."""
-    levels = [verdict(diagnose(_good_fit(seed, draws))).level for seed in range(10)]
+    """Five of the hundred that the slow test judges."""
+    levels = [verdict(diagnose(_good_fit(seed, draws))).level for seed in range(5)]
     assert levels.count("fail") == 0
-    assert levels.count("warn") <= 3
+    assert levels.count("warn") <= 2
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_a_fit_of_ten_steps_fails(seed):
 @pytest.mark.parametrize("factor", [0.05, 20.0])
 def test_a_wrong_weight_of_the_divergence_is_found(factor):
     """A KL term scaled by c gives a posterior whose covariance is about c times the right one."""
-    for seed in range(5):
+    for seed in range(2):
         model = Regression(seed)
         guide = stats.multivariate_normal(model.mean, factor * model.covariance)
         assert verdict(diagnose(model.fit(guide))).level == "fail"
@@ -90,7 +90,7 @@ def test_mean_field_fails_where_full_rank_passes():
 
 
 def test_every_group_alone_is_enough_for_no_crash():
-    model = Regression()
+    model = Regression(rows=20)
     tree, truth = model.fit(draws=120), model.truth(draws=20)
     for name in tree.children:
         alone = tree_of({name: tree[name].to_dataset()}, **tree.attrs)
@@ -101,7 +101,7 @@ def test_every_group_alone_is_enough_for_no_crash():
 
 
 def test_every_group_may_be_missing():
-    model = Regression()
+    model = Regression(rows=20)
     tree = model.fit(draws=120)
     for name in tree.children:
         rest = {k: tree[k].to_dataset() for k in tree.children if k != name}
@@ -114,10 +114,10 @@ def test_few_draws(draws):
     diagnose(model.fit(draws=draws), model.truth(chains=1, draws=max(draws, 2)))
 
 
-@pytest.mark.parametrize("value", [0.0, 3.0, np.nan, np.inf])
+@pytest.mark.parametrize("value", [3.0, np.nan, -np.inf])
 def test_constant_or_broken_draws(value):
-    model = Regression()
-    tree, truth = model.fit(draws=150), model.truth(draws=100)
+    model = Regression(rows=20)
+    tree, truth = model.fit(draws=110), model.truth(chains=2, draws=50)
     for name in tree.children:
         spoiled = tree.copy()
         spoiled[name] = xarray.full_like(tree[name].to_dataset().astype(float), value)
