@@ -90,7 +90,7 @@ def test_mean_field_fails_where_full_rank_passes():
 
 
 def test_every_group_alone_is_enough_for_no_crash():
-    model = Regression(rows=20)
+    model = Regression(rows=8)
     tree, truth = model.fit(draws=120), model.truth(draws=20)
     for name in tree.children:
         alone = tree_of({name: tree[name].to_dataset()}, **tree.attrs)
@@ -101,7 +101,7 @@ def test_every_group_alone_is_enough_for_no_crash():
 
 
 def test_every_group_may_be_missing():
-    model = Regression(rows=20)
+    model = Regression(rows=8)
     tree = model.fit(draws=120)
     for name in tree.children:
         rest = {k: tree[k].to_dataset() for k in tree.children if k != name}
@@ -116,7 +116,7 @@ def test_few_draws(draws):
 
 @pytest.mark.parametrize("value", [3.0, np.nan, -np.inf])
 def test_constant_or_broken_draws(value):
-    model = Regression(rows=20)
+    model = Regression(rows=8)
     tree, truth = model.fit(draws=110), model.truth(chains=2, draws=50)
     for name in tree.children:
         spoiled = tree.copy()

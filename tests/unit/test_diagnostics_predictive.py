@@ -41,15 +41,15 @@ def test_pointwise_intervals_of_the_band_are_binomial():
     assert inside.min() > 0.99  # each holds more than all of them together
 
 
-@pytest.mark.parametrize("count", [20, 200, 2000])
+@pytest.mark.parametrize("count", [20, 500])
 def test_uniform_samples_leave_the_band_in_one_of_a_hundred_cases(count):
     rng = generator(count)
-    results = [uniformity(rng.uniform(size=count)) for _ in range(500)]
-    error = np.sqrt(0.01 * 0.99 / 500)
+    results = [uniformity(rng.uniform(size=count)) for _ in range(300)]
+    error = np.sqrt(0.01 * 0.99 / 300)
     assert np.mean([not result.inside for result in results]) < 0.01 + 5 * error
     # p-values are uniform up to the steps that discreteness makes, which are on the safe side.
     below = np.mean([result.p_value < 0.1 for result in results])
-    assert 0.1 - 0.05 < below < 0.1 + 5 * np.sqrt(0.09 / 500)
+    assert 0.1 - 0.05 < below < 0.1 + 5 * np.sqrt(0.09 / 300)
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.6, 0.6), (2, 2), (1.5, 1)])
@@ -98,11 +98,11 @@ def test_a_small_difference_is_a_warning():
 
 def test_alarms_of_predictive_checks_are_rare():
     alarms = 0
-    for seed in range(300):
+    for seed in range(150):
         rng = generator(seed)
         tree = replicated(rng.normal(size=(400, 50)), rng.normal(size=50))
         alarms += posterior_predictive_findings(tree)[0].level != "ok"
-    assert alarms / 300 < 0.01 + 5 * np.sqrt(0.01 * 0.99 / 300)
+    assert alarms / 150 < 0.01 + 5 * np.sqrt(0.01 * 0.99 / 150)
 
 
 def test_classes_are_judged_by_their_frequencies():
@@ -247,10 +247,11 @@ def test_rows_of_certain_probability_do_not_stop_leave_one_out():
     assert len(loo_findings(tree)) == 2
 
 
-def test_many_rows_are_thinned():
-    log_likelihood = -generator().exponential(size=(1, 100, 5000))
+def test_many_rows_are_thinned(monkeypatch):
+    monkeypatch.setattr("zoo.diagnostics.leave_one_out.MAX_ROWS", 50)
+    log_likelihood = -generator().exponential(size=(1, 100, 500))
     tree = tree_of({"log_likelihood": {"y": ((*CHAINED, "obs_id"), log_likelihood)}})
-    assert "over 1000 rows" in the(loo_findings(tree), "predictive.loo").message
+    assert "over 50 rows" in the(loo_findings(tree), "predictive.loo").message
 
 
 # ------------------------------------------------------------------ held-out classes
@@ -272,14 +273,14 @@ def sharpened(probability, power):
     return raised / raised.sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize("rows", [50, 500, 5000])
+@pytest.mark.parametrize("rows", [50, 1000])
 def test_alarms_on_calibrated_forecasts_are_rare(rows):
     alarms = 0
-    for seed in range(60):
+    for seed in range(40):
         rng = generator(seed)
         probability = rng.dirichlet([0.5, 0.5, 0.5], rows)
         alarms += held_out_findings(classes(probability, drawn(probability, rng)))[0].level != "ok"
-    assert alarms / 60 < 0.01 + 5 * np.sqrt(0.01 * 0.99 / 60)
+    assert alarms / 40 < 0.01 + 5 * np.sqrt(0.01 * 0.99 / 40)
 
 
 @pytest.mark.parametrize(("power", "level"), [(1.0, "ok"), (1.5, "warn"), (8.0, "fail")])
@@ -347,7 +348,7 @@ def numbers(samples, y):
 def test_coverage_of_intervals_is_what_theory_gives(scale, coverage):
     """A 95 % interval of scale r covers 2 Phi(1.96 r) - 1."""
     rng = generator()
-    tree = numbers(scale * rng.normal(size=(2000, 3000)), rng.normal(size=3000))
+    tree = numbers(scale * rng.normal(size=(500, 3000)), rng.normal(size=3000))
     result = the(held_out_findings(tree), "predictive.coverage_95")
     assert result.value == pytest.approx(coverage, abs=5 * np.sqrt(0.25 / 3000))
     assert result.level == {1.0: "ok", 0.5: "fail", 2.0: "warn"}[scale]
@@ -364,12 +365,12 @@ def test_biased_predictions_fail_the_pit(shift):
 def test_alarms_on_right_predictions_are_rare():
     """Four checks of 1 % each (three of them share theirs); counts as well as numbers."""
     alarms = 0
-    for seed in range(200):
+    for seed in range(100):
         rng = generator(seed)
         draw = rng.normal if seed % 2 else lambda size, rng=rng: rng.poisson(1.5, size)
         findings = held_out_findings(numbers(draw(size=(200, 60)), draw(size=60)))
         alarms += any(finding.level != "ok" for finding in findings)
-    assert alarms / 200 < 0.02 + 5 * np.sqrt(0.02 * 0.98 / 200)
+    assert alarms / 100 < 0.02 + 5 * np.sqrt(0.02 * 0.98 / 100)
 
 
 def test_missing_held_out_values_are_left_out():
