@@ -89,6 +89,14 @@ def test_mean_field_fails_where_full_rank_passes():
 # ------------------------------------------------------------------ odd but legal trees
 
 
+@pytest.fixture
+def few_simulations(monkeypatch):
+    """Simulate less where only crashes are looked for."""
+    monkeypatch.setattr("zoo.diagnostics.sensitivity.SHUFFLES", 1)
+    monkeypatch.setattr("zoo.diagnostics.truth_distance.RESAMPLINGS", 2)
+
+
+@pytest.mark.usefixtures("few_simulations")
 def test_every_group_alone_is_enough_for_no_crash():
     model = Regression(rows=8)
     tree, truth = model.fit(draws=120), model.truth(draws=20)
@@ -100,6 +108,7 @@ def test_every_group_alone_is_enough_for_no_crash():
         diagnose(tree, tree_of({name: truth[name].to_dataset()}))
 
 
+@pytest.mark.usefixtures("few_simulations")
 def test_every_group_may_be_missing():
     model = Regression(rows=8)
     tree = model.fit(draws=120)
@@ -114,6 +123,7 @@ def test_few_draws(draws):
     diagnose(model.fit(draws=draws), model.truth(chains=1, draws=max(draws, 2)))
 
 
+@pytest.mark.usefixtures("few_simulations")
 @pytest.mark.parametrize("value", [3.0, np.nan, -np.inf])
 def test_constant_or_broken_draws(value):
     model = Regression(rows=8)

@@ -5,7 +5,7 @@ With draws :math:`\theta_s \sim q` and weights
 
 * **k-hat**, the shape of the generalised Pareto law fitted to the largest weights. Below
   `KHAT_GOOD` importance sampling repairs what is wrong, below `KHAT_USABLE` with some noise, above
-  it the guide misses part of the posterior (Vehtari et al. 2024; Yao et al. 2018).
+  it the guide is a poor stand-in for the posterior (Vehtari et al. 2024; Yao et al. 2018).
 * **the ELBO gap** :math:`\log \frac1S \sum_s w_s - \frac1S \sum_s \log w_s`, an estimate from below
   of :math:`KL(q\,\|\,p)` (Burda et al. 2016; Domke and Sheldon 2018).
 
@@ -168,8 +168,8 @@ def _khat_finding(khat: float, num_draws: int, dimension: int, has_truth: bool) 
     else:
         level = "warn" if has_truth else "fail"
         message = (
-            f"{shown}, above {format_number(threshold)}: the guide misses part of the posterior of "
-            f"its {dimension} unknowns."
+            f"{shown}, above {format_number(threshold)}: the guide is a poor stand-in for the "
+            f"posterior of its {dimension} unknowns."
         )
         advice = "Use a richer guide (full rank, low rank, a flow), or sample with NUTS."
     return Finding(name, level, khat, threshold, message, advice, KHAT_SOURCE)

@@ -123,7 +123,7 @@ def pit_finding(name: str, words: str, result: Uniformity) -> Finding:
         ""
         if level == "ok"
         else "Look at the PIT plot: a hump means predictions too wide, a "
-        "trough too narrow, a slope biased.",
+        "dip too narrow, a slope biased.",
         SOURCE,
     )
 
