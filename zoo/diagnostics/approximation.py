@@ -10,8 +10,8 @@ With draws :math:`\theta_s \sim q` and weights
   of :math:`KL(q\,\|\,p)` (Burda et al. 2016; Domke and Sheldon 2018).
 
 Both judge the joint distribution of *all* unknowns. In a network most of them are not identified,
-and k-hat grows with their number whatever the predictions are like: it is above 0.7 for every
-factorised guide of more than a few hundred weights. So the level depends on what it can tell:
+and k-hat grows with their number whatever the predictions are like: beyond a few hundred
+weights a factorised guide can hardly stay below 0.7. So the level depends on what it can tell:
 
 =============================  ==========================================================
 more than `MAX_DIMENSION`      ``info``: says nothing about predictions
@@ -107,7 +107,7 @@ def smoothed_log_weights(log_weights: Array) -> tuple[Array, float]:
 def usable_khat(num_draws: int) -> float:
     r"""Return the k-hat up to which this many draws suffice: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
 
-    Vehtari et al. (2024), equation 13.
+    Vehtari et al. (2024).
     """
     return float(min(1 - 1 / np.log10(num_draws), KHAT_USABLE)) if num_draws > 10 else 0.0
 
