@@ -44,6 +44,13 @@ class Guide(nn.Module):
             values[name] = value.reshape(num_samples, *value.shape[1 + nesting - depth :])
         return values
 
+    def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Return the log density of this guide at values of its sites."""
+        conditioned = poutine.condition(self.sample_sites, data=dict(values))
+        total = poutine.trace(conditioned).get_trace().log_prob_sum()
+        assert isinstance(total, Tensor)
+        return total
+
     @property
     def plate_nesting(self) -> int:
         """Number of plate dimensions that the sites of this guide use."""

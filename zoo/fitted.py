@@ -13,19 +13,18 @@ import xarray
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zoo._version import __version__
 from zoo.assemble import DTYPES, PREDICT_STREAM, Assembly
 from zoo.compress import GroupView, group_view
 from zoo.config import RunConfig
 from zoo.data import Dataset, Schema
 from zoo.errors import ConfigError, DataError
+from zoo.fit_tree import fit_tree
 from zoo.infer.objective import estimate_elbo, total_divergence
 from zoo.infer.outputs import network_outputs, row_outputs
 from zoo.infer.predict import (
     Draws,
     Prediction,
     draw_posterior,
-    log_densities,
     log_likelihood,
     log_predictive_density,
     predictive,
@@ -33,7 +32,8 @@ from zoo.infer.predict import (
 from zoo.infer.schedule import child_seed
 from zoo.likelihoods import Bernoulli
 from zoo.metrics import accuracy, brier, crps, expected_calibration_error, rmse
-from zoo.tree import posterior_tree
+from zoo.store import POSTERIOR
+from zoo.tree import read_tree
 
 #: Rows and draws that decide whether pruning costs too much.
 PRUNING_ROWS = 2000
@@ -41,6 +41,8 @@ PRUNING_DRAWS = 32
 #: Draws times training rows that are scored and kept in the tree; of larger data the first rows
 #: are.
 MAX_TREE_ENTRIES = 500_000
+#: Stream of random numbers for draws from the prior.
+PRIOR_STREAM = 3_000_000_019
 
 Array = NDArray[Any]
 
@@ -63,6 +65,8 @@ class Fit:
         The run directory, if the fit is stored in one.
     dataset
         The data it was made from; a fit that was loaded does not have them.
+    gradient_norms
+        Norm of the gradient at some of the steps; a fit that was loaded does not have them.
     buffers
         Statistics of normalisation layers for each posterior draw; empty if there are no such
         layers.
@@ -74,6 +78,7 @@ class Fit:
     seconds: float
     path: Path | None = None
     dataset: Dataset | None = None
+    gradient_norms: Tensor | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -108,6 +113,11 @@ class Fit:
     def _prediction_seed(self) -> int:
         return child_seed(self.config.seed, PREDICT_STREAM)
 
+    @property
+    def prior_seed(self) -> int:
+        """Seed of the draws from the prior."""
+        return child_seed(self.config.seed, PRIOR_STREAM)
+
     def save(self, out: str | Path) -> "Fit":
         """Write a fit that was made in memory to a run directory, for `zoo.load`."""
         from zoo.persist import save  # which imports this module
@@ -133,9 +143,10 @@ class Fit:
         """
         x = self._encode(X)
         if per_row:
-            return self._predictive(*self._row_outputs(x, num_samples))
+            f, noise = self._row_outputs(x, num_samples)
+            return self.predictive(f, {} if noise is None else {"noise": noise})
         values = self._draws(num_samples).values
-        return self._predictive(self._outputs(x, values), values.get("noise"))
+        return self.predictive(self.outputs(x, values), values)
 
     def _row_outputs(self, x: Array, num_samples: int | None) -> tuple[Tensor, Tensor | None]:
         num_samples = self.config.num_samples if num_samples is None else num_samples
@@ -171,28 +182,31 @@ class Fit:
     def _rows(self, x: Array) -> Tensor:
         return torch.as_tensor(x, dtype=DTYPES[self.config.dtype], device=self.config.device)
 
-    def _outputs(self, x: Array, slots: Mapping[str, Tensor]) -> Tensor:
+    def outputs(self, x: Array, slots: Mapping[str, Tensor]) -> Tensor:
+        """Return the network's outputs at encoded rows, shape ``(draws, rows, outputs)``."""
         return network_outputs(self.assembly.model, slots, self._rows(x), mode=self.config.compile)
 
-    def _predictive(self, f: Tensor, noise: Tensor | None) -> Prediction:
+    def predictive(self, f: Tensor, values: Mapping[str, Tensor]) -> Prediction:
+        """Return the prediction that outputs and the noise of the same draws make."""
         return predictive(
             self.assembly.model,
             f,
-            noise,
+            values.get("noise"),
             seed=self._prediction_seed,
             location=self.schema.target_mean,
             scale=self.schema.target_scale,
             classes=self.schema.classes,
         )
 
-    def _log_likelihood(self, f: Tensor, y: Array, slots: Mapping[str, Tensor]) -> Tensor:
+    def log_likelihood(self, f: Tensor, y: Array, slots: Mapping[str, Tensor]) -> Tensor:
+        """Return log p(y | x, w) of encoded targets, shape ``(draws, rows)``."""
         targets = target_tensor(self.assembly, y)
         return log_likelihood(self.assembly.model, f, slots.get("noise"), targets)
 
     def _score(self, x: Array, y: Array, slots: Mapping[str, Tensor]) -> dict[str, float]:
-        f = self._outputs(x, slots)
-        prediction = self._predictive(f, slots.get("noise"))
-        density = log_predictive_density(self._log_likelihood(f, y, slots)).mean()
+        f = self.outputs(x, slots)
+        prediction = self.predictive(f, slots)
+        density = log_predictive_density(self.log_likelihood(f, y, slots)).mean()
         # A density in standardised units is larger by the scale than one in the units of y.
         nll = -float(density) + float(np.log(self.schema.target_scale))
         if prediction.probabilities is not None:
@@ -202,7 +216,7 @@ class Fit:
                 "ece": expected_calibration_error(prediction.probabilities, y),
                 "brier": brier(prediction.probabilities, y),
             }
-        observed = self.schema.decode_target(y)
+        observed = self.observed(y)
         return {
             "rmse": rmse(prediction.mean, observed),
             "nll": nll,
@@ -234,8 +248,8 @@ class Fit:
 
         def density(view: GroupView | None) -> float:
             pruned = slots if view is None else view.prune(slots)
-            f = self._outputs(x, pruned)
-            return float(log_predictive_density(self._log_likelihood(f, y, pruned)).mean())
+            f = self.outputs(x, pruned)
+            return float(log_predictive_density(self.log_likelihood(f, y, pruned)).mean())
 
         return group_view(model, guide, self._rows(x), score=density)
 
@@ -246,7 +260,7 @@ class Fit:
         if groups.weights_left_percent < 100:
             slots["test.pruned"] = groups.prune(self.draws.values)
         rows = {
-            "train": self._kept_rows(dataset),
+            "train": self.kept_rows(dataset),
             "test": (dataset.X_test, dataset.y_test),
         }
         for part, values in slots.items():
@@ -263,36 +277,32 @@ class Fit:
             "seconds": self.seconds,
         }
 
-    def _kept_rows(self, dataset: Dataset) -> tuple[Array, Array]:
+    def observed(self, y: Array) -> Array:
+        """Return encoded targets in the units of the data; classes stay indices."""
+        if self.schema.task == "classification":
+            return y
+        decoded: Array = self.schema.decode_target(y)
+        return decoded
+
+    def kept_rows(self, dataset: Dataset) -> tuple[Array, Array]:
         """Return the training rows that are scored one by one."""
         rows = slice(0, max(1, MAX_TREE_ENTRIES // len(self.draws)))
         return dataset.X_train[rows], dataset.y_train[rows]
 
-    def tree(self, dataset: Dataset) -> xarray.DataTree:
-        """Return draws, log densities, predictions and the history of the fit as a DataTree."""
-        x, y = self._kept_rows(dataset)
-        slots = self.draws.values
-        f = self._outputs(x, slots)
-        likelihoods = self._log_likelihood(f, y, slots)
-        log_prior, log_q = log_densities(self.assembly.model, self.assembly.guide, self.draws)
-        return posterior_tree(
-            sites=self.draws.sites,
-            slots=self.draws.slots,
-            sample_stats={"log_prior": log_prior, "log_q": log_q},
-            log_likelihood=likelihoods,
-            posterior_predictive=self._predictive(f, slots.get("noise")).samples,
-            observed=y if self.schema.task == "classification" else self.schema.decode_target(y),
-            losses=self.losses,
-            attributes={
-                "method": self.config.method,
-                "seed": self.config.seed,
-                "chain_kind": "independent draws from a variational posterior",
-                "creation_library": "pyro-zoo",
-                "creation_library_version": __version__,
-                "inference_library": "pyro-ppl",
-                "rows_left_out": len(dataset.X_train) - len(y),
-            },
-        )
+    def tree(self, dataset: Dataset | None = None) -> xarray.DataTree:
+        """Return everything that is known of the fit, in ArviZ's schema.
+
+        Parameters
+        ----------
+        dataset
+            The data of the fit. A fit that was loaded reads the tree that was stored with it.
+        """
+        dataset = dataset or self.dataset
+        if dataset is None:
+            assert self.path is not None
+            return read_tree(self.path / POSTERIOR)
+        groups = self.groups(dataset)
+        return fit_tree(self, dataset, self.metrics(dataset, groups), groups)
 
 
 def training_tensors(assembly: Assembly, dataset: Dataset) -> tuple[Tensor, Tensor]:

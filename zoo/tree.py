@@ -4,6 +4,7 @@ Tensors end here: diagnostics and reports see the tree and nothing else.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,68 +19,126 @@ from zoo.errors import StoreError
 #: be drawn again from the stored guide.
 MAX_WEIGHT_BYTES = 100 * 2**20
 
+Array = NDArray[Any]
 Arrays = Mapping[str, Tensor]
 
 
-def posterior_tree(
-    *,
-    sites: Arrays,
-    slots: Arrays,
-    sample_stats: Arrays,
-    log_likelihood: Tensor,
-    posterior_predictive: NDArray[Any],
-    observed: NDArray[Any],
-    losses: Tensor,
-    attributes: Mapping[str, Any],
-) -> xarray.DataTree:
-    """Build the tree of one fit.
+@dataclass(frozen=True)
+class TreeParts:
+    """What is known of a fit. Draws come first in every array; a part that is None has no group.
 
-    Parameters
+    Attributes
     ----------
     sites, slots
-        Latent sites and the network's weights, draws in front.
+        Latent sites and the network's weights.
     sample_stats
-        One number per draw: ``lp``, ``log_q``.
+        One number per draw: ``log_prior``, ``log_q``, and ``lp`` where it is known.
     log_likelihood
         Shape ``(draws, rows)``.
-    posterior_predictive
-        Draws of ``y``, same shape.
+    log_prior
+        One number per draw for each site.
+    posterior_predictive, prior_predictive
+        Draws of ``y``, shape ``(draws, rows)``.
+    prior
+        Draws of sites and slots from the prior.
     observed
         The observed ``y`` of the same rows.
+    inputs
+        The rows themselves, encoded.
+    functions
+        Outputs of the network at fixed rows, shape ``(draws, points, outputs)``.
+    held_out
+        Observed ``y`` of rows that were not trained on, with ``probability`` of shape ``(rows,
+        classes)`` or ``y_samples`` of shape ``(draws, rows)``.
     losses
         Loss of every optimizer step.
+    gradient_norms
+        Norm of the gradient, at some of the steps.
     attributes
         Written on the root: method, seed, versions, ...
     """
+
+    sites: Arrays
+    slots: Arrays
+    sample_stats: Arrays
+    log_likelihood: Tensor
+    posterior_predictive: Array
+    observed: Array
+    losses: Tensor
+    log_prior: Arrays = field(default_factory=dict)
+    prior: Arrays | None = None
+    prior_predictive: Array | None = None
+    inputs: Array | None = None
+    functions: Tensor | None = None
+    held_out: Mapping[str, Array] | None = None
+    gradient_norms: Tensor | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def posterior_tree(parts: TreeParts) -> xarray.DataTree:
+    """Build the tree of one fit."""
     import arviz_base
 
-    num_draws = len(log_likelihood)
-    _check_rows("log_likelihood", tuple(log_likelihood.shape), (num_draws, len(observed)))
-    _check_rows("posterior_predictive", posterior_predictive.shape, (num_draws, len(observed)))
-    posterior = {**{name: _array(value) for name, value in sites.items()}}
-    weights = {name: _array(value) for name, value in slots.items() if name not in posterior}
-    everything = [*posterior.values(), *weights.values()]
-    left_out = sum(value.nbytes for value in everything) > MAX_WEIGHT_BYTES
-    if left_out:
-        posterior = {k: v for k, v in posterior.items() if v.nbytes < MAX_WEIGHT_BYTES // 100}
-    else:
-        posterior |= weights
+    shape = (len(parts.log_likelihood), len(parts.observed))
+    _check_rows("log_likelihood", tuple(parts.log_likelihood.shape), shape)
+    _check_rows("posterior_predictive", parts.posterior_predictive.shape, shape)
+    posterior, left_out = _posterior(parts)
+    groups: dict[str, Mapping[str, Array]] = {
+        "posterior": _one_chain(posterior),
+        "sample_stats": _one_chain(_arrays(parts.sample_stats)),
+        "log_likelihood": {"y": _array(parts.log_likelihood)[None]},
+        "log_prior": _one_chain(_arrays(parts.log_prior)),
+        "posterior_predictive": {"y": parts.posterior_predictive[None]},
+        "observed_data": {"y": parts.observed},
+    }
+    if parts.prior is not None and not left_out:
+        groups["prior"] = _one_chain(_arrays(parts.prior))
+    if parts.prior_predictive is not None:
+        _check_rows("prior_predictive", parts.prior_predictive.shape[1:], shape[1:])
+        groups["prior_predictive"] = {"y": parts.prior_predictive[None]}
+    if parts.inputs is not None:
+        groups["constant_data"] = {"x": parts.inputs}
     tree: xarray.DataTree = arviz_base.from_dict(
-        {
-            "posterior": {name: value[None] for name, value in posterior.items()},
-            "sample_stats": {name: _array(value)[None] for name, value in sample_stats.items()},
-            "log_likelihood": {"y": _array(log_likelihood)[None]},
-            "posterior_predictive": {"y": posterior_predictive[None]},
-            "observed_data": {"y": observed},
-        },
-        dims={"y": ["obs_id"]},
-        coords={"obs_id": np.arange(len(observed))},
+        {name: group for name, group in groups.items() if group},
+        dims={"y": ["obs_id"], "x": ["obs_id", *_dims("feature", parts.inputs)]},
+        coords={"obs_id": np.arange(len(parts.observed))},
     )
-    tree["optimization"] = xarray.DataTree(
-        xarray.Dataset({"loss": (("chain", "step"), _array(losses)[None])})
-    )
-    tree.attrs |= {"weights_left_out": int(left_out), **attributes}
+    for name, dataset in _own_groups(parts).items():
+        tree[name] = xarray.DataTree(dataset)
+    tree.attrs |= {"weights_left_out": int(left_out), **parts.attributes}
     return tree
+
+
+def _posterior(parts: TreeParts) -> tuple[dict[str, Array], bool]:
+    """Return sites and weights, and whether some were left out for their size."""
+    posterior = _arrays(parts.sites)
+    weights = {k: v for k, v in _arrays(parts.slots).items() if k not in posterior}
+    if sum(v.nbytes for v in [*posterior.values(), *weights.values()]) <= MAX_WEIGHT_BYTES:
+        return posterior | weights, False
+    return {k: v for k, v in posterior.items() if v.nbytes < MAX_WEIGHT_BYTES // 100}, True
+
+
+def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
+    """Return the groups that are not ArviZ's: the optimisation, functions, and rows held out."""
+    history: dict[str, Any] = {"loss": (("chain", "step"), _array(parts.losses)[None])}
+    if parts.gradient_norms is not None:
+        norms = _array(parts.gradient_norms)[None]
+        history["gradient_norm"] = (("chain", "gradient_step"), norms)
+    groups = {"optimization": xarray.Dataset(history)}
+    if parts.functions is not None:
+        dims = ("chain", "draw", "point", "output")
+        groups["functions"] = xarray.Dataset({"f": (dims, _array(parts.functions)[None])})
+    if parts.held_out is not None:
+        dims_of = {"y": ("row",), "probability": ("row", "class"), "y_samples": ("draw", "row")}
+        groups["held_out"] = xarray.Dataset(
+            {name: (dims_of[name], value) for name, value in parts.held_out.items()}
+        )
+    return groups
+
+
+def _dims(name: str, array: Array | None) -> list[str]:
+    """Name the dimensions of rows: one feature, or several."""
+    return [] if array is None else [f"{name}_{i}" for i in range(array.ndim - 1)]
 
 
 def write_tree(tree: xarray.DataTree, path: Path) -> None:
@@ -103,12 +162,20 @@ def read_tree(path: str | Path) -> xarray.DataTree:
         raise StoreError(f"cannot read the posterior {str(path)!r}: {error}") from None
 
 
-def _check_rows(name: str, shape: tuple[int, ...], wanted: tuple[int, int]) -> None:
+def _check_rows(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     # Wrong broadcasting gives (draws, draws, rows), which ArviZ accepts without a word.
     if shape != wanted:
         raise ValueError(f"{name} has shape {shape} instead of (draws, rows) = {wanted}")
 
 
-def _array(value: Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = value.detach().cpu().numpy()
+def _array(value: Tensor) -> Array:
+    array: Array = value.detach().cpu().numpy()
     return array
+
+
+def _arrays(values: Arrays) -> dict[str, Array]:
+    return {name: _array(value) for name, value in values.items()}
+
+
+def _one_chain(values: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: value[None] for name, value in values.items()}

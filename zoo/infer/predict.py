@@ -1,7 +1,6 @@
 """Posterior draws and the posterior predictive, K draws in one vectorised call."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,13 +62,40 @@ def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> 
         seeded(seed, device),
     ):
         sites = guide.draw(num_samples)
+    return Draws(sites, slots_of(model, sites))
 
-        def slots_of(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
-            with poutine.block(), poutine.condition(data=site_values):
-                return model.sample_slots()
 
-        slots = torch.vmap(slots_of)(sites)
-    return Draws(sites, slots)
+@torch.no_grad()
+def slots_of(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Map draws of the latent sites, stacked in front, to the values of the slots they stand for."""
+
+    def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
+        with poutine.block(), poutine.condition(data=site_values):
+            return model.sample_slots()
+
+    with pyro.validation_enabled(False):
+        slots: dict[str, Tensor] = torch.vmap(one)(sites)
+    return slots
+
+
+@torch.no_grad()
+def draw_prior(model: BNN, num_samples: int, *, seed: int) -> Draws | None:
+    """Draw from the prior; None if it is improper and has no draws."""
+    device = next(model.parameters()).device
+    traces = []
+    with pyro.validation_enabled(False), poutine.block(), seeded(seed, device):
+        for _ in range(num_samples):
+            try:
+                traces.append(poutine.trace(model.sample_slots).get_trace())
+            except NotImplementedError:
+                return None
+    names = [
+        name
+        for name, site in traces[0].nodes.items()
+        if site["type"] == "sample" and not site["infer"].get("_deterministic")
+    ]
+    sites = {name: torch.stack([t.nodes[name]["value"] for t in traces]) for name in names}
+    return Draws(sites, slots_of(model, sites))
 
 
 @dataclass(frozen=True)
@@ -225,21 +251,23 @@ def _numpy(value: Tensor) -> Array:
 
 
 @torch.no_grad()
-def log_densities(model: BNN, guide: Guide, draws: Draws) -> tuple[Tensor, Tensor]:
-    """Return the log prior and the log posterior density of the guide, one number per draw."""
+def site_log_priors(model: BNN, draws: Draws) -> dict[str, Tensor]:
+    """Return the log prior density of every site, one number per draw."""
 
-    def prior(site_values: dict[str, Tensor]) -> Tensor:
-        return _log_density(model.sample_slots, site_values)
-
-    def posterior(site_values: dict[str, Tensor]) -> Tensor:
-        return _log_density(guide.sample_sites, site_values)
+    def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
+        conditioned = poutine.condition(model.sample_slots, data=site_values)
+        trace = poutine.trace(conditioned).get_trace()
+        trace.compute_log_prob()
+        return {name: trace.nodes[name]["log_prob_sum"] for name in site_values}
 
     with pyro.validation_enabled(False):
-        return torch.vmap(prior)(draws.sites), torch.vmap(posterior)(draws.sites)
+        densities: dict[str, Tensor] = torch.vmap(one)(draws.sites)
+    return densities
 
 
-def _log_density(program: Callable[[], object], site_values: dict[str, Tensor]) -> Tensor:
-    conditioned = poutine.condition(program, data=site_values)
-    total = poutine.trace(conditioned).get_trace().log_prob_sum()
-    assert isinstance(total, Tensor)
-    return total
+@torch.no_grad()
+def log_posterior(guide: Guide, draws: Draws) -> Tensor:
+    """Return the log density of the guide, one number per draw."""
+    with pyro.validation_enabled(False):
+        density: Tensor = torch.vmap(guide.log_density)(draws.sites)
+    return density

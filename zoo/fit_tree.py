@@ -1,0 +1,148 @@
+"""The tree of a fit: everything that its diagnostics and its report need to know."""
+
+import json
+import platform
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from zoo._version import __version__
+from zoo.compress import GroupView
+from zoo.data import Dataset
+from zoo.infer.predict import Draws, draw_prior, log_posterior, site_log_priors
+from zoo.tree import MAX_WEIGHT_BYTES, TreeParts, posterior_tree
+
+if TYPE_CHECKING:
+    from zoo.fitted import Fit
+
+#: Rows at which functions are compared, and held-out rows that are kept.
+NUM_POINTS = 32
+MAX_HELD_OUT = 2000
+#: Numbers of the training inputs that are kept.
+MAX_INPUTS = 2_000_000
+#: Packages whose versions a report names.
+PACKAGES = ("torch", "pyro-ppl", "arviz-base", "arviz-stats", "numpy")
+
+Array = NDArray[Any]
+
+
+def fit_tree(
+    fitted: "Fit", dataset: Dataset, metrics: dict[str, float], groups: GroupView
+) -> xarray.DataTree:
+    """Return draws, log densities, predictions and the history of a fit as a DataTree."""
+    model, draws = fitted.assembly.model, fitted.draws
+    x, y = fitted.kept_rows(dataset)
+    f = fitted.outputs(x, draws.values)
+    likelihoods = fitted.log_likelihood(f, y, draws.values)
+    log_priors = site_log_priors(model, draws)
+    log_prior = torch.stack(list(log_priors.values())).sum(0)
+    stats = {"log_prior": log_prior, "log_q": log_posterior(fitted.assembly.guide, draws)}
+    if len(y) == len(dataset.y_train):  # otherwise the log joint is not known
+        stats["lp"] = log_prior + likelihoods.double().sum(1)
+    prior = _prior_draws(fitted, draws)
+    points = fitted.outputs(function_points(dataset), draws.values)
+    return posterior_tree(
+        TreeParts(
+            sites=draws.sites,
+            slots=draws.slots,
+            sample_stats=stats,
+            log_likelihood=likelihoods,
+            log_prior=log_priors,
+            posterior_predictive=fitted.predictive(f, draws.values).samples,
+            prior=None if prior is None else prior.sites | prior.slots,
+            prior_predictive=None if prior is None else _prior_predictive(fitted, prior, x),
+            observed=fitted.observed(y),
+            inputs=x if x.size <= MAX_INPUTS else None,
+            functions=points,
+            held_out=_held_out(fitted, dataset) if len(dataset.X_test) else None,
+            losses=fitted.losses,
+            gradient_norms=fitted.gradient_norms,
+            attributes=_attributes(fitted, dataset, metrics, groups, len(y)),
+        )
+    )
+
+
+def function_points(dataset: Dataset) -> Array:
+    """Return the training rows at which functions are compared, spread over the data."""
+    rows = np.linspace(0, len(dataset.X_train) - 1, min(NUM_POINTS, len(dataset.X_train)))
+    points: Array = dataset.X_train[rows.astype(int)]
+    return points
+
+
+def identified_slots(net: nn.Module, slots: list[str]) -> list[str]:
+    """Return the parameters that the data can identify: all of a linear model, none of a network.
+
+    Permutations and signs of hidden units leave the function of a network unchanged.
+    """
+    layers = [m for m in net.modules() if any(True for _ in m.parameters(recurse=False))]
+    is_linear = len(layers) == 1 and isinstance(layers[0], nn.Linear)
+    return slots if is_linear else []
+
+
+def _prior_draws(fitted: "Fit", draws: Draws) -> Draws | None:
+    num_bytes = sum(value.nbytes for value in (draws.sites | draws.slots).values())
+    if num_bytes > MAX_WEIGHT_BYTES:
+        return None
+    return draw_prior(fitted.assembly.model, len(draws), seed=fitted.prior_seed)
+
+
+def _prior_predictive(fitted: "Fit", prior: Draws, x: Array) -> Array | None:
+    values = prior.slots | fitted.buffers
+    f = fitted.outputs(x, values)
+    if not torch.isfinite(f).all():  # a heavy tail went over the largest number
+        return None
+    samples: Array = fitted.predictive(f, values).samples
+    return samples if np.isfinite(samples).all() else None
+
+
+def _held_out(fitted: "Fit", dataset: Dataset) -> dict[str, Array]:
+    x, y = dataset.X_test[:MAX_HELD_OUT], dataset.y_test[:MAX_HELD_OUT]
+    prediction = fitted.predictive(fitted.outputs(x, fitted.draws.values), fitted.draws.values)
+    if prediction.probabilities is not None:
+        return {"y": y, "probability": prediction.probabilities}
+    return {"y": fitted.observed(y), "y_samples": prediction.samples}
+
+
+def _attributes(
+    fitted: "Fit", dataset: Dataset, metrics: dict[str, float], groups: GroupView, num_rows: int
+) -> dict[str, Any]:
+    assembly, config = fitted.assembly, fitted.config
+    model, sites = assembly.model, fitted.draws.sites
+    priors = {name: str(prior) for name, prior in model.priors.items()}
+    return {
+        "method": config.method,
+        "seed": config.seed,
+        "task": fitted.schema.task,
+        "dimension": sum(value[0].numel() for value in sites.values()),
+        "identified": ", ".join(identified_slots(model.net, list(model.slots))),
+        "config": json.dumps(config.model_dump(mode="json")),
+        "priors": json.dumps(priors),
+        "metrics": json.dumps(metrics),
+        "groups": json.dumps(groups.to_dict()),
+        "classes": json.dumps(list(fitted.schema.classes)),
+        "versions": json.dumps(versions()),
+        "summary": assembly.entry.summary,
+        "reference": assembly.entry.reference,
+        "command": "zoo fit --config config.yaml",
+        "chain_kind": "independent draws from a variational posterior",
+        "creation_library": "pyro-zoo",
+        "creation_library_version": __version__,
+        "inference_library": "pyro-ppl",
+        "rows_left_out": len(dataset.X_train) - num_rows,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return what a run was made with."""
+    found = {"python": platform.python_version(), "pyro-zoo": __version__}
+    return found | {name: metadata.version(name) for name in PACKAGES}
+
+
+def functions_of(fitted: "Fit", dataset: Dataset, slots: dict[str, Tensor]) -> Tensor:
+    """Return the outputs of other draws, such as those of NUTS, at the same rows."""
+    return fitted.outputs(function_points(dataset), slots)
