@@ -13,6 +13,7 @@ from zoo._version import __version__
 if TYPE_CHECKING:
     from zoo.assemble import create
     from zoo.fitted import Fit
+    from zoo.ground_truth import Truth, truth
     from zoo.persist import load, save
     from zoo.priors import Prior
     from zoo.registry import list_models, register
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Fit",
     "Prior",
+    "Truth",
     "__version__",
     "create",
     "fit",
@@ -28,18 +30,21 @@ __all__ = [
     "load",
     "register",
     "save",
+    "truth",
 ]
 
 #: Where public names live. They are imported when first used, so that `import zoo` is instant.
 _HOMES = {
     "Fit": "zoo.fitted",
     "Prior": "zoo.priors",
+    "Truth": "zoo.ground_truth",
     "create": "zoo.assemble",
     "fit": "zoo.workflow",
     "list_models": "zoo.registry",
     "load": "zoo.persist",
     "register": "zoo.registry",
     "save": "zoo.persist",
+    "truth": "zoo.ground_truth",
 }
 
 

@@ -36,6 +36,10 @@ class NotFittedError(ZooError):
     """Something was asked of a model that needs a fit first."""
 
 
+class TruthError(ZooError):
+    """Draws that do not meet the criteria of a reference posterior; lists which and by how much."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest known name, or an empty string."""
     nearest = difflib.get_close_matches(name, list(known), n=1)

@@ -141,6 +141,21 @@ def _dims(name: str, array: Array | None) -> list[str]:
     return [] if array is None else [f"{name}_{i}" for i in range(array.ndim - 1)]
 
 
+def sampling_tree(
+    posterior: Mapping[str, NDArray[Any]],
+    sample_stats: Mapping[str, NDArray[Any]],
+    attributes: Mapping[str, Any],
+) -> xarray.DataTree:
+    """Build the tree of a sampler's draws, whose arrays start with chains and draws."""
+    import arviz_base
+
+    tree: xarray.DataTree = arviz_base.from_dict(
+        {"posterior": dict(posterior), "sample_stats": dict(sample_stats)}
+    )
+    tree.attrs |= dict(attributes)
+    return tree
+
+
 def write_tree(tree: xarray.DataTree, path: Path) -> None:
     """Write a tree to netCDF."""
     # HDF5 takes the process down when the disk is full, so it works in memory.

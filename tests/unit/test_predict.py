@@ -11,10 +11,11 @@ from zoo.infer.outputs import network_outputs, row_outputs
 from zoo.infer.predict import (
     Prediction,
     draw_posterior,
-    log_densities,
     log_likelihood,
+    log_posterior,
     log_predictive_density,
     predictive,
+    site_log_priors,
 )
 from zoo.nets import mlp
 
@@ -291,13 +292,14 @@ def test_log_predictive_density_is_the_log_of_the_mean_likelihood():
     assert torch.isfinite(log_predictive_density(values - 10_000)).all()
 
 
-def test_log_densities_are_those_of_prior_and_guide_per_draw():
+def test_log_densities_are_those_of_prior_and_guide_per_site_and_draw():
     model, guide = fitted(nn.Linear(4, 1))
     draws = draw_posterior(model, guide, DRAWS, seed=0)
-    prior, posterior = log_densities(model, guide, draws)
+    priors, posterior = site_log_priors(model, draws), log_posterior(guide, draws)
     normal = torch.distributions.Normal
-    expected = sum(normal(0.0, 1.0).log_prob(v).flatten(1).sum(1) for v in draws.sites.values())
-    assert torch.allclose(prior, expected, rtol=1e-10)
+    for name, value in draws.sites.items():
+        expected = normal(0.0, 1.0).log_prob(value).flatten(1).sum(1)
+        assert torch.allclose(priors[name], expected, rtol=1e-10)
     expected = sum(
         normal(model.slots[n].value, 0.3).log_prob(v).flatten(1).sum(1)
         for n, v in draws.sites.items()

@@ -4,7 +4,7 @@ import torch
 
 import zoo.tree
 from zoo.errors import StoreError
-from zoo.tree import posterior_tree, read_tree, write_tree
+from zoo.tree import TreeParts, posterior_tree, read_tree, write_tree
 
 
 def parts(num_draws=4, num_rows=6):
@@ -24,7 +24,7 @@ def parts(num_draws=4, num_rows=6):
 
 def test_values_are_where_arviz_looks_for_them():
     given = parts()
-    tree = posterior_tree(**given)
+    tree = posterior_tree(TreeParts(**given))
     assert tree["posterior"]["0.weight"].shape == (1, 4, 3, 2)
     assert tree["posterior"]["noise"].dims == ("chain", "draw")
     for group in ("log_likelihood", "posterior_predictive"):
@@ -38,7 +38,7 @@ def test_values_are_where_arviz_looks_for_them():
 
 
 def test_a_tree_survives_the_file(tmp_path):
-    tree = posterior_tree(**parts())
+    tree = posterior_tree(TreeParts(**parts()))
     write_tree(tree, tmp_path / "t.nc")
     assert read_tree(tmp_path / "t.nc").identical(tree)
     # The file is closed: it can be replaced and removed.
@@ -51,12 +51,12 @@ def test_wrong_broadcasting_is_noticed(name):
     given = parts()
     wrong = np.zeros((4, 4, 6)) if name == "posterior_predictive" else torch.zeros(4, 4, 6)
     with pytest.raises(ValueError, match=rf"{name} has shape \(4, 4, 6\)"):
-        posterior_tree(**(given | {name: wrong}))
+        posterior_tree(TreeParts(**(given | {name: wrong})))
 
 
 def test_large_weights_are_left_out_and_the_tree_says_so(monkeypatch):
     monkeypatch.setattr(zoo.tree, "MAX_WEIGHT_BYTES", 150)
-    tree = posterior_tree(**parts())
+    tree = posterior_tree(TreeParts(**parts()))
     assert tree.attrs["weights_left_out"] == 1
     assert "0.weight" not in tree["posterior"]
     assert "log_likelihood" in tree.children

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyro
@@ -67,7 +68,7 @@ def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> 
 
 @torch.no_grad()
 def slots_of(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Map draws of the latent sites, stacked in front, to the values of the slots they stand for."""
+    """Map draws of the latent sites, stacked in front, to the values of the slots."""
 
     def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
         with poutine.block(), poutine.condition(data=site_values):
@@ -82,20 +83,24 @@ def slots_of(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
 def draw_prior(model: BNN, num_samples: int, *, seed: int) -> Draws | None:
     """Draw from the prior; None if it is improper and has no draws."""
     device = next(model.parameters()).device
-    traces = []
+    drawn: list[dict[str, Tensor]] = []
     with pyro.validation_enabled(False), poutine.block(), seeded(seed, device):
         for _ in range(num_samples):
             try:
-                traces.append(poutine.trace(model.sample_slots).get_trace())
+                drawn.append(_latent_values(model))
             except NotImplementedError:
                 return None
-    names = [
-        name
-        for name, site in traces[0].nodes.items()
-        if site["type"] == "sample" and not site["infer"].get("_deterministic")
-    ]
-    sites = {name: torch.stack([t.nodes[name]["value"] for t in traces]) for name in names}
+    sites = {name: torch.stack([values[name] for values in drawn]) for name in drawn[0]}
     return Draws(sites, slots_of(model, sites))
+
+
+def _latent_values(model: BNN) -> dict[str, Tensor]:
+    nodes: dict[str, Any] = dict(poutine.trace(model.sample_slots).get_trace().nodes)
+    return {
+        name: site["value"]
+        for name, site in nodes.items()
+        if site["type"] == "sample" and not site["infer"].get("_deterministic")
+    }
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,350 @@
+"""Effective draws per second of three samplers: ``python -m benchmarks.nuts [--quick]``.
+
+The zoo's NUTS, Pyro's (with its jit) and NumPyro's sample the same posteriors with the same target
+acceptance, chains one after the other on one thread. The score is the smallest bulk effective
+sample size over the reported quantities, per CPU second of sampling; warm-up and compilation are
+reported apart. The horseshoe's coefficients are written centred for the zoo, which finds its own
+parameterisation, and non-centred by hand for the others.
+
+Prints a table and writes it to ``benchmarks/results/nuts.csv``.
+"""
+
+import argparse
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import arviz_stats
+import numpy as np
+import pandas as pd
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.infer import MCMC, NUTS
+from torch import Tensor
+
+from zoo.data import load
+from zoo.infer.nuts import sample_nuts
+
+RESULTS = Path(__file__).parent / "results"
+HIDDEN = 8
+GRID = np.linspace(-2.5, 2.5, 12)
+
+Values = dict[str, np.ndarray]
+
+
+def horseshoe(X: Tensor, y: Tensor, *, centred: bool = True) -> None:
+    """Linear regression with a horseshoe prior."""
+    p = X.shape[1]
+    tau = pyro.sample("tau", dist.HalfCauchy(X.new_ones(())))
+    sigma = pyro.sample("sigma", dist.HalfNormal(2 * X.new_ones(())))
+    local = pyro.sample("local", dist.HalfCauchy(X.new_ones(p)).to_event(1))
+    if centred:
+        beta = pyro.sample("beta", dist.Normal(X.new_zeros(p), local * tau).to_event(1))
+    else:
+        base = pyro.sample("base", dist.Normal(X.new_zeros(p), X.new_ones(p)).to_event(1))
+        beta = pyro.deterministic("beta", base * local * tau)
+    with pyro.plate("obs_id", len(X)):
+        pyro.sample("y", dist.Normal(X @ beta, sigma), obs=y)
+
+
+def logistic(X: Tensor, y: Tensor) -> None:
+    """Logistic regression."""
+    p = X.shape[1]
+    w = pyro.sample("w", dist.Normal(X.new_zeros(p), X.new_ones(p)).to_event(1))
+    b = pyro.sample("b", dist.Normal(X.new_zeros(()), 5 * X.new_ones(())))
+    with pyro.plate("obs_id", len(X)):
+        pyro.sample("y", dist.Bernoulli(logits=X @ w + b), obs=y)
+
+
+def network(X: Tensor, y: Tensor) -> None:
+    """One hidden layer of tanh units."""
+    zeros, ones = X.new_zeros(HIDDEN), X.new_ones(HIDDEN)
+    w1 = pyro.sample("w1", dist.Normal(zeros, 2 * ones).to_event(1))
+    b1 = pyro.sample("b1", dist.Normal(zeros, 2 * ones).to_event(1))
+    w2 = pyro.sample("w2", dist.Normal(zeros, ones).to_event(1))
+    b2 = pyro.sample("b2", dist.Normal(X.new_zeros(()), X.new_ones(())))
+    sigma = pyro.sample("sigma", dist.HalfNormal(X.new_ones(())))
+    with pyro.plate("obs_id", len(X)):
+        pyro.sample("y", dist.Normal(torch.tanh(X * w1 + b1) @ w2 + b2, sigma), obs=y)
+
+
+def numpyro_models() -> dict[str, Callable[..., None]]:
+    """Return the same models for NumPyro, in double precision."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as laws
+
+    jax.config.update("jax_enable_x64", True)
+
+    def horseshoe(X: Any, y: Any) -> None:
+        p = X.shape[1]
+        tau = numpyro.sample("tau", laws.HalfCauchy(1.0))
+        sigma = numpyro.sample("sigma", laws.HalfNormal(2.0))
+        local = numpyro.sample("local", laws.HalfCauchy(jnp.ones(p)).to_event(1))
+        base = numpyro.sample("base", laws.Normal(jnp.zeros(p), 1.0).to_event(1))
+        numpyro.sample("y", laws.Normal(X @ (base * local * tau), sigma), obs=y)
+
+    def logistic(X: Any, y: Any) -> None:
+        w = numpyro.sample("w", laws.Normal(jnp.zeros(X.shape[1]), 1.0).to_event(1))
+        b = numpyro.sample("b", laws.Normal(0.0, 5.0))
+        numpyro.sample("y", laws.Bernoulli(logits=X @ w + b), obs=y)
+
+    def network(X: Any, y: Any) -> None:
+        w1 = numpyro.sample("w1", laws.Normal(jnp.zeros(HIDDEN), 2.0).to_event(1))
+        b1 = numpyro.sample("b1", laws.Normal(jnp.zeros(HIDDEN), 2.0).to_event(1))
+        w2 = numpyro.sample("w2", laws.Normal(jnp.zeros(HIDDEN), 1.0).to_event(1))
+        b2 = numpyro.sample("b2", laws.Normal(0.0, 1.0))
+        sigma = numpyro.sample("sigma", laws.HalfNormal(1.0))
+        numpyro.sample("y", laws.Normal(jnp.tanh(X * w1 + b1) @ w2 + b2, sigma), obs=y)
+
+    return {"horseshoe": horseshoe, "logistic": logistic, "network": network}
+
+
+def horseshoe_data() -> tuple[np.ndarray, np.ndarray]:
+    """Return 100 rows and 20 columns, four of which matter."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100, 20))
+    beta = np.r_[3.0, -2.0, 1.5, 0.5, np.zeros(16)]
+    return X, X @ beta + rng.standard_normal(100)
+
+
+def logistic_data() -> tuple[np.ndarray, np.ndarray]:
+    """Return all rows of breast_cancer, standardised."""
+    data = load("breast_cancer")
+    X = np.concatenate([data.X_train, data.X_test]).astype(float)
+    y = np.concatenate([data.y_train, data.y_test]).astype(float)
+    return (X - X.mean(0)) / X.std(0), y
+
+
+def network_data() -> tuple[np.ndarray, np.ndarray]:
+    """Return a noisy sine at 50 points."""
+    rng = np.random.default_rng(1)
+    x = np.sort(rng.uniform(-2, 2, 50))
+    return x[:, None], np.sin(2 * x) + 0.2 * rng.standard_normal(50)
+
+
+def coefficients(values: Values) -> Values:
+    """Return coefficients and scales of the horseshoe, from either parameterisation."""
+    beta = values.get("beta")
+    if beta is None:
+        beta = values["base"] * values["local"] * values["tau"][..., None]
+    return {"beta": beta} | {name: values[name] for name in ("tau", "sigma", "local")}
+
+
+def predictions(values: Values) -> Values:
+    """Return the network's function on a grid; its weights are not identified."""
+    inner = GRID[:, None] * values["w1"][..., None, :] + values["b1"][..., None, :]
+    outputs = (np.tanh(inner) * values["w2"][..., None, :]).sum(-1) + values["b2"][..., None]
+    return {"f": outputs, "sigma": values["sigma"]}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A posterior to sample."""
+
+    name: str
+    data: Callable[[], tuple[np.ndarray, np.ndarray]]
+    zoo_model: Callable[..., None]
+    pyro_model: Callable[..., None]
+    quantities: Callable[[Values], Values]
+    target_accept: float
+
+
+def noncentred_horseshoe(X: Tensor, y: Tensor) -> None:
+    """Run the horseshoe as Pyro's own sampler needs it."""
+    horseshoe(X, y, centred=False)
+
+
+PROBLEMS = (
+    Problem("horseshoe", horseshoe_data, horseshoe, noncentred_horseshoe, coefficients, 0.9),
+    Problem("logistic", logistic_data, logistic, logistic, lambda values: values, 0.8),
+    Problem("network", network_data, network, network, predictions, 0.95),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an engine gave: draws, divergences, and CPU seconds (wall for the zoo's compiler)."""
+
+    values: Values
+    divergences: int
+    sampling: float
+    warmup: float
+    compilation: float
+
+
+@dataclass(frozen=True)
+class Length:
+    """Chains, warm-up and draws of a run."""
+
+    chains: int
+    warmup: int
+    samples: int
+
+
+def run_zoo(problem: Problem, length: Length) -> Outcome:
+    """Sample with the zoo's NUTS."""
+    draws = sample_nuts(
+        problem.zoo_model,
+        [torch.from_numpy(array) for array in problem.data()],
+        num_chains=length.chains,
+        num_warmup=length.warmup,
+        num_samples=length.samples,
+        target_accept=problem.target_accept,
+        executor="serial",
+        progress_bar=False,
+    )
+    return Outcome(
+        draws.values,
+        draws.num_divergences,
+        draws.sampling_seconds,
+        draws.warmup_seconds,
+        draws.compile_seconds,
+    )
+
+
+def run_pyro(problem: Problem, length: Length) -> Outcome:
+    """Sample with Pyro's NUTS and its jit, which compiles during the warm-up."""
+    arguments = [torch.from_numpy(array) for array in problem.data()]
+    chains, divergences, sampling, warmup = [], 0, 0.0, 0.0
+    for seed in range(length.chains):
+        pyro.set_rng_seed(seed)
+        ends: list[float] = []
+
+        def hook(
+            kernel: Any, sample: Any, stage: str, index: int, ends: list[float] = ends
+        ) -> None:
+            ends.append(time.process_time())
+
+        kernel = NUTS(
+            problem.pyro_model,
+            jit_compile=True,
+            ignore_jit_warnings=True,
+            target_accept_prob=problem.target_accept,
+        )
+        mcmc = MCMC(
+            kernel,
+            num_samples=length.samples,
+            warmup_steps=length.warmup,
+            hook_fn=hook,
+            disable_progbar=True,
+        )
+        started = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.jit is deprecated
+            mcmc.run(*arguments)
+        warmup += ends[length.warmup - 1] - started
+        sampling += ends[-1] - ends[length.warmup - 1]
+        chains.append({name: value.numpy() for name, value in mcmc.get_samples().items()})
+        divergences += len(mcmc.diagnostics()["divergences"]["chain 0"])
+    values = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
+    return Outcome(values, divergences, sampling, warmup, 0.0)
+
+
+def run_numpyro(problem: Problem, length: Length) -> Outcome:
+    """Sample with NumPyro's NUTS; compiled by a first run that is not counted."""
+    model = numpyro_models()[problem.name]
+    import jax
+    from numpyro import infer
+
+    X, y = problem.data()
+    mcmc = infer.MCMC(
+        infer.NUTS(model, target_accept_prob=problem.target_accept),
+        num_warmup=length.warmup,
+        num_samples=length.samples,
+        num_chains=length.chains,
+        chain_method="sequential",
+        progress_bar=False,
+    )
+
+    def once(seed: int) -> tuple[float, float]:
+        started = time.process_time()
+        mcmc.warmup(jax.random.PRNGKey(seed), X=X, y=y)
+        jax.block_until_ready(mcmc.post_warmup_state)
+        middle = time.process_time()
+        mcmc.run(jax.random.PRNGKey(seed + 1), X=X, y=y, extra_fields=("diverging",))
+        jax.block_until_ready(mcmc.get_samples())
+        ended = time.process_time()
+        mcmc.post_warmup_state = None
+        return middle - started, ended - middle
+
+    cold = once(0)
+    warmup, sampling = once(10)
+    values = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
+    divergences = int(mcmc.get_extra_fields()["diverging"].sum())
+    # The first run compiles and the second does not; what else differs is the seed.
+    compilation = max(0.0, sum(cold) - warmup - sampling)
+    return Outcome(values, divergences, sampling, warmup, compilation)
+
+
+ENGINES = {"zoo": run_zoo, "pyro": run_pyro, "numpyro": run_numpyro}
+
+
+def smallest_ess(values: Values) -> tuple[float, float]:
+    """Return the smallest bulk ESS, and the largest R-hat."""
+    sizes, rhats = [], []
+    for value in values.values():
+        columns = value.reshape(*value.shape[:2], -1)
+        sizes.append(arviz_stats.ess(columns, method="bulk"))
+        rhats.append(arviz_stats.rhat(columns))
+    return float(np.concatenate(sizes).min()), float(np.concatenate(rhats).max())
+
+
+def measure(problem: Problem, engine: str, length: Length) -> dict[str, Any]:
+    """Return one row of the table."""
+    outcome = ENGINES[engine](problem, length)
+    ess, rhat = smallest_ess(problem.quantities(outcome.values))
+    return {
+        "problem": problem.name,
+        "engine": engine,
+        "chains": length.chains,
+        "draws": length.samples,
+        "target accept": problem.target_accept,
+        "divergences": outcome.divergences,
+        "smallest ESS": ess,
+        "largest R-hat": rhat,
+        "sampling s": outcome.sampling,
+        "ESS per s": ess / outcome.sampling,
+        "warm-up s": outcome.warmup,
+        "compile s": outcome.compilation,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two chains, few draws; no CSV")
+    parser.add_argument("--problems", nargs="+", default=[p.name for p in PROBLEMS])
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES))
+    parser.add_argument("--pyro-draws", type=int, default=300, help="Pyro is slow: fewer draws")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    long = Length(2, 500, 300) if arguments.quick else Length(4, 1000, 1000)
+    short = Length(2, arguments.pyro_draws, arguments.pyro_draws)
+    rows = []
+    for problem in PROBLEMS:
+        if problem.name not in arguments.problems:
+            continue
+        for engine in arguments.engines:
+            rows.append(measure(problem, engine, short if engine == "pyro" else long))
+            print(rows[-1], flush=True)
+    table = pd.DataFrame(rows)
+    scores = table.pivot(index="problem", columns="engine", values="ESS per s")
+    for rival in [name for name in scores if name != "zoo" and "zoo" in scores]:
+        ratios = (scores["zoo"] / scores[rival]).to_dict()
+        mine = table["engine"] == "zoo"
+        table.loc[mine, f"times {rival}"] = table.loc[mine, "problem"].map(ratios)
+    table["machine"] = f"{platform.machine()}, torch {torch.__version__}"
+    with pd.option_context("display.width", 250, "display.max_columns", None):
+        print(table.drop(columns="machine").round(3).to_string(index=False))
+    if not arguments.quick:
+        table.round(4).to_csv(RESULTS / "nuts.csv", index=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Where independent tasks run: here, in processes of this machine, or on a Dask cluster.
+
+Everything is a `concurrent.futures.Executor`, so the rest of the library does not know which.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from zoo.errors import ConfigError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SerialExecutor(Executor):
+    """Runs each task when it is submitted, in this process."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run a task; an interrupt is not kept in the future but raised."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+_SPAWNING = threading.Lock()
+
+
+class Processes(ProcessPoolExecutor):
+    """Fresh processes, each with one torch thread.
+
+    They are spawned, because a fork of a process with threads may hang, but do not import the
+    caller's main script: a script needs no ``if __name__ == "__main__"`` to call the library.
+    Tasks must therefore not be defined in it.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        super().__init__(num_workers, mp_context=context, initializer=_start_worker)
+        self._children: list[Any] = []
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Send a task to a worker."""
+        with _SPAWNING, _no_main_script():
+            before = set(multiprocessing.active_children())
+            future = super().submit(fn, *args, **kwargs)
+            self._children += set(multiprocessing.active_children()) - before
+        return future
+
+    def kill(self) -> None:
+        """Stop the workers at once; what they were doing is lost."""
+        self.shutdown(wait=False, cancel_futures=True)
+        for child in self._children:
+            child.terminate()
+
+
+def _start_worker() -> None:
+    import torch
+
+    # Ctrl-C reaches the whole process group, but it is the parent that stops its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+@contextlib.contextmanager
+def _no_main_script() -> Iterator[None]:
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def make_executor(spec: str | None, num_tasks: int) -> Executor:
+    """Return an executor by name.
+
+    Parameters
+    ----------
+    spec
+        ``serial``; ``processes`` (as many as there are cores, and not more than tasks) or
+        ``processes:N``; the address of a Dask scheduler, ``tcp://host:port``. By default processes,
+        and serial where they could not run side by side.
+    num_tasks
+        Number of tasks that are to come.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is called that, or Dask is not installed.
+    """
+    cores = available_cores()
+    if spec is None:
+        spec = "processes" if min(cores, num_tasks) > 1 else "serial"
+    kind, _, number = spec.partition(":")
+    if spec == "serial":
+        return SerialExecutor()
+    if kind == "processes" and (not number or (number.isdecimal() and int(number) > 0)):
+        return Processes(int(number) if number else min(cores, num_tasks))
+    if kind == "tcp":
+        try:
+            from distributed import Client
+        except ImportError:
+            raise ConfigError(
+                f"executor {spec!r} needs Dask: pip install 'pyro-zoo[dask]'."
+            ) from None
+        executor: Executor = Client(spec).get_executor()
+        return executor
+    raise ConfigError(
+        f"unknown executor {spec!r}. Accepted: serial, processes, processes:N with N at least 1, "
+        "tcp://host:port of a Dask scheduler."
+    )
