@@ -44,6 +44,10 @@ class Guide(nn.Module):
             values[name] = value.reshape(num_samples, *value.shape[1 + nesting - depth :])
         return values
 
+    def medians(self) -> dict[str, Tensor]:
+        """Return the median of every site's posterior."""
+        raise NotImplementedError(f"{type(self).__name__} does not know its medians")
+
     def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the log density of this guide at values of its sites."""
         conditioned = poutine.condition(self.sample_sites, data=dict(values))
@@ -76,7 +80,12 @@ class Composite(Guide):
 
     def __init__(self, parts: Mapping[str, Guide]) -> None:
         super().__init__()
+        self.names = list(parts)
         self.parts = nn.ModuleDict({module_key(name): part for name, part in parts.items()})
+
+    def by_name(self) -> dict[str, Guide]:
+        """Return the parts by name."""
+        return {name: self[name] for name in self.names}
 
     def __getitem__(self, name: str) -> Guide:
         part = self.parts[module_key(name)]
@@ -97,3 +106,7 @@ class Composite(Guide):
     def plate_nesting(self) -> int:
         """Number of plate dimensions of the deepest part."""
         return max((part.plate_nesting for part in self._guides()), default=0)
+
+    def medians(self) -> dict[str, Tensor]:
+        """Return the medians of every part."""
+        return {name: value for part in self._guides() for name, value in part.medians().items()}

@@ -75,6 +75,10 @@ class MeanField(Guide):
         """Sample every site from its posterior."""
         return {name: self[name].sample(name) for name in self.names}
 
+    def medians(self) -> dict[str, Tensor]:
+        """Return the median of every site's posterior."""
+        return {n: biject_to(self[n].support)(self[n].loc.detach()) for n in self.names}
+
     @property
     def plate_nesting(self) -> int:
         """Number of plate dimensions around the model's sites."""

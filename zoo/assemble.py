@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from guides.base import Composite
+from guides.base import Guide
 from zoo.bnn import BNN
 from zoo.config import RunConfig
 from zoo.data import Schema
@@ -35,7 +35,7 @@ class Assembly:
     entry: Entry
     config: RunConfig
     model: BNN
-    guide: Composite
+    guide: Guide
 
 
 def assemble(
@@ -95,7 +95,8 @@ def assemble(
         autocast=config.autocast,
     )
     check_network(model, torch.zeros(2, *schema.input_shape, dtype=dtype), num_classes)
-    guide = model.guide(init_scale=config.recipe(entry).init_scale)
+    build = model.guide if config.guide == "factorised" else model.full_rank_guide
+    guide: Guide = build(init_scale=config.recipe(entry).init_scale)
     threads = config.num_threads or choose_threads(model, config.recipe(entry))
     config = config.model_copy(update={"num_threads": threads})
     return Assembly(entry, config, model.to(device), guide.to(device))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from guides.base import Composite, module_key
+from guides.full_rank import FullRank
 from zoo.errors import ConfigError
 from zoo.likelihoods import Likelihood
 from zoo.priors import Prior, PriorSource, Program, build_guide, build_program, resolve_priors
@@ -156,3 +157,15 @@ class BNN(nn.Module):
                 for name, slot in self.slots.items()
             }
         )
+
+    def full_rank_guide(self, *, init_scale: float) -> FullRank:
+        """Return one multivariate Normal over all sites, started where `guide` starts.
+
+        It sees correlations that a factorised guide cannot, at the cost of the square of the number
+        of unknowns.
+        """
+        factorised = self.guide(init_scale=init_scale)
+        try:
+            return FullRank(self.sample_slots, init=factorised.medians(), init_scale=init_scale)
+        except ValueError as error:
+            raise ConfigError(f"the guide 'full_rank' cannot be used: {error}.") from None

@@ -304,6 +304,28 @@ class Fit:
         groups = self.groups(dataset)
         return fit_tree(self, dataset, self.metrics(dataset, groups), groups)
 
+    def truth(self, dataset: Dataset | None = None, **options: Any) -> xarray.DataTree:
+        """Sample the same model on the same data by NUTS, for small problems.
+
+        Parameters
+        ----------
+        dataset
+            The data of the fit, if it was loaded.
+        **options
+            As for `zoo.truth`.
+
+        Raises
+        ------
+        TruthError
+            If the draws do not meet the criteria of a truth.
+        """
+        from zoo.fit_truth import truth_of  # which imports this module
+
+        dataset = dataset or self.dataset
+        if dataset is None:
+            raise ConfigError("this fit was loaded without its data: pass dataset=.")
+        return truth_of(self, dataset, **options)[1]
+
 
 def training_tensors(assembly: Assembly, dataset: Dataset) -> tuple[Tensor, Tensor]:
     """Return the training rows in the precision of a run, on its device if they fit."""

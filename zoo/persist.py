@@ -1,8 +1,9 @@
 """Fits on disk: what a finished run holds, written and read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -10,11 +11,13 @@ from zoo import store
 from zoo.assemble import assemble
 from zoo.config import RunConfig, dump_config, make_config, read_config
 from zoo.data import Dataset, Schema
-from zoo.errors import StoreError
+from zoo.diagnostics import Finding, diagnose, from_json, refused_truth, to_json
+from zoo.errors import ConfigError, StoreError, TruthError
+from zoo.fit_tree import fit_tree
 from zoo.fitted import Fit
-from zoo.report import render_page
+from zoo.report import render_report
 from zoo.store import RunDirectory
-from zoo.tree import write_tree
+from zoo.tree import read_tree, write_tree
 
 
 def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
@@ -75,8 +78,16 @@ def write_inputs(directory: RunDirectory, config: RunConfig, dataset: Dataset) -
     directory.write_text(store.CONFIG, dump_config(config))
 
 
-def write_outputs(fitted: Fit, directory: RunDirectory, dataset: Dataset) -> Fit:
-    """Write everything that a finished run holds; the metrics last, because they mark its end."""
+def write_outputs(
+    fitted: Fit,
+    directory: RunDirectory,
+    dataset: Dataset,
+    truth: Mapping[str, Any] | None = None,
+) -> Fit:
+    """Write everything that a finished run holds; the metrics last, because they mark its end.
+
+    ``truth`` holds options of `zoo.truth`; None samples none.
+    """
     assembly = fitted.assembly
     states = {"model": assembly.model.state_dict(), "guide": assembly.guide.state_dict()}
     tensors = {f"{part}.{k}": v for part, state in states.items() for k, v in state.items()}
@@ -89,23 +100,52 @@ def write_outputs(fitted: Fit, directory: RunDirectory, dataset: Dataset) -> Fit
     )
     groups = fitted.groups(dataset)
     metrics = fitted.metrics(dataset, groups)
+    tree = fit_tree(fitted, dataset, metrics, groups)
     with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
-        write_tree(fitted.tree(dataset), temporary)
+        write_tree(tree, temporary)
     directory.write_text(store.SUMMARY, fitted.summary().to_csv(index_label="site"))
     directory.write_json(store.GROUPS, groups.to_dict())
-    page = render_page(
-        config=fitted.config.model_dump(mode="json"),
-        priors={name: str(prior) for name, prior in assembly.model.priors.items()},
-        metrics=metrics,
-        groups=groups.to_dict(),
-        losses=fitted.losses.numpy(),
-        summary=assembly.entry.summary,
-        reference=assembly.entry.reference,
-    )
-    directory.write_text(store.REPORT, page)
+    extra: list[Finding] = []
+    if truth is not None:
+        extra = write_truth(fitted, directory, dataset, **truth)
+    write_report(directory, extra)
     directory.write_json(store.METRICS, metrics)
     directory.remove(store.CHECKPOINT)
     return replace(fitted, path=directory.path)
+
+
+def write_truth(
+    fitted: Fit, directory: RunDirectory, dataset: Dataset, **options: Any
+) -> list[Finding]:
+    """Sample the truth and store it; one that is refused is a finding, not an error."""
+    try:
+        tree = fitted.truth(dataset, **options)
+    except (TruthError, ConfigError) as error:
+        return [refused_truth(str(error))]
+    with store.atomic_path(directory.path / store.TRUTH) as temporary:
+        write_tree(tree, temporary)
+    return []
+
+
+def write_report(directory: RunDirectory, extra: Sequence[Finding] = ()) -> list[Finding]:
+    """Judge what is stored and write findings and report; nothing else of a run is needed."""
+    tree = read_tree(directory.path / store.POSTERIOR)
+    stored = directory.path / store.TRUTH
+    truth = read_tree(stored) if stored.exists() else None
+    findings = [*diagnose(tree, truth), *extra]
+    directory.write_text(store.FINDINGS, to_json(findings))
+    directory.write_text(store.REPORT, render_report(tree, truth, findings))
+    return findings
+
+
+def read_findings(directory: RunDirectory) -> list[Finding]:
+    """Return the findings of a finished run."""
+    directory.require_complete()
+    try:
+        text = (directory.path / store.FINDINGS).read_text(encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot read the findings of {str(directory.path)!r}: {error}") from None
+    return from_json(text)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -40,6 +40,7 @@ def fit(
     data: str | Dataset | None = None,
     net: str | nn.Module = "mlp",
     out: str | Path | None = None,
+    truth: bool = False,
     progress_bar: bool | None = None,
     **options: Any,
 ) -> Fit:
@@ -57,6 +58,9 @@ def fit(
         Text such as ``"mlp:64-100-10"``, or any torch network.
     out
         Directory to write the run to; nothing is written when None.
+    truth
+        Also sample the posterior by NUTS and hold the fit against it, for small problems that are
+        written to a directory; a fit in memory has `Fit.truth`.
     progress_bar
         By default one is shown on a terminal.
     **options
@@ -85,7 +89,7 @@ def fit(
         net=net if isinstance(net, nn.Module) else None,
     )
     directory = None if out is None else RunDirectory.new(out)
-    return run(prepared, directory, progress_bar=progress_bar)
+    return run(prepared, directory, truth=truth, progress_bar=progress_bar)
 
 
 @dataclass(frozen=True)
@@ -142,13 +146,14 @@ def run(
     prepared: Prepared,
     directory: RunDirectory | None = None,
     *,
+    truth: bool = False,
     progress_bar: bool | None = None,
 ) -> Fit:
     """Train from the start, and store the run if a directory is given."""
     prepared = _with_mode(prepared)
     if directory is not None:
         write_inputs(directory, prepared.assembly.config, prepared.dataset)
-    return _train(prepared, directory, progress_bar)
+    return _train(prepared, directory, progress_bar, truth)
 
 
 def _with_mode(prepared: Prepared) -> Prepared:
@@ -163,7 +168,11 @@ def _with_mode(prepared: Prepared) -> Prepared:
 
 
 def resume(
-    directory: RunDirectory, *, net: nn.Module | None = None, progress_bar: bool | None = None
+    directory: RunDirectory,
+    *,
+    net: nn.Module | None = None,
+    truth: bool = False,
+    progress_bar: bool | None = None,
 ) -> Fit:
     """Continue an interrupted run from its last checkpoint, to the same bits as without a break."""
     if directory.is_complete:
@@ -179,7 +188,7 @@ def resume(
                 f"the checkpoint in {str(directory.path)!r} does not fit its configuration: "
                 f"{' '.join(str(error).split())[:200]}"
             ) from None
-    return _train(prepared, directory, progress_bar)
+    return _train(prepared, directory, progress_bar, truth)
 
 
 def choose_estimator(
@@ -259,7 +268,9 @@ def _keep_rows(dataset: Dataset, rows: Tensor) -> Dataset:
     return replace(dataset, X_train=dataset.X_train[kept], y_train=dataset.y_train[kept])
 
 
-def _train(prepared: Prepared, directory: RunDirectory | None, progress_bar: bool | None) -> Fit:
+def _train(
+    prepared: Prepared, directory: RunDirectory | None, progress_bar: bool | None, truth: bool
+) -> Fit:
     """Train to the end, with checkpoints if there is a directory, and write the results."""
 
     def checkpoint(svi: SVI) -> None:
@@ -274,10 +285,20 @@ def _train(prepared: Prepared, directory: RunDirectory | None, progress_bar: boo
             checkpoint_every=assembly.config.checkpoint_every,
             on_checkpoint=checkpoint,
         )
-        fitted = Fit(assembly, dataset.schema, losses, svi.progress.seconds, dataset=dataset)
+        fitted = Fit(
+            assembly,
+            dataset.schema,
+            losses,
+            svi.progress.seconds,
+            dataset=dataset,
+            gradient_norms=torch.stack(svi.progress.gradient_norms).cpu(),
+        )
         buffers = statistics_of_draws(assembly.model, fitted.draws.slots, svi.batches.x)
         fitted = replace(fitted, buffers=buffers)
-        return fitted if directory is None else write_outputs(fitted, directory, dataset)
+        if directory is None:
+            return fitted
+        options = {"progress_bar": progress_bar} if truth else None
+        return write_outputs(fitted, directory, dataset, options)
 
 
 @contextmanager

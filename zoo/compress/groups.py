@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from guides.base import Composite
+from guides.base import Composite, Guide
 from zoo.bnn import BNN
 from zoo.compress.threshold import otsu_threshold
 
@@ -107,7 +107,7 @@ class GroupView:
 
 def group_view(
     model: BNN,
-    guide: Composite,
+    guide: Guide,
     x: Tensor,
     *,
     score: Callable[[GroupView | None], float] | None = None,
@@ -125,7 +125,7 @@ def group_view(
         thresholds that cost more than `TOLERATED_LOSS` are relaxed step by step: a split that looks
         clean in the scores can still remove what the network needs.
     """
-    parts = {n: part for n in model.slots if isinstance(part := guide[n], PrunableGuide)}
+    parts = {n: part for n, part in guide_parts(guide).items() if isinstance(part, PrunableGuide)}
     scores = {name: part.group_scores().detach().cpu().numpy() for name, part in parts.items()}
     thresholds = {name: otsu_threshold(values) for name, values in scores.items()}
     unpruned = score(None) if score and scores else 0.0
@@ -142,6 +142,11 @@ def group_view(
         if score is None or not scores or score(view) >= unpruned - TOLERATED_LOSS:
             break
     return view
+
+
+def guide_parts(guide: Guide) -> dict[str, Guide]:
+    """Return the guide of every slot; none if one guide has them all together."""
+    return guide.by_name() if isinstance(guide, Composite) else {}
 
 
 def _relax(threshold: float, highest: float, share: float) -> float:

@@ -15,6 +15,7 @@ from zoo.diagnostics.finding import (
     Verdict,
     format_number,
     from_json,
+    refused_truth,
     to_json,
     verdict,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "loo_findings",
     "optimisation_findings",
     "predictive_findings",
+    "refused_truth",
     "reliability_curve",
     "restart_findings",
     "sampling_findings",

@@ -90,6 +90,19 @@ def verdict(findings: Iterable[Finding]) -> Verdict:
     return Verdict("info", "Nothing was judged: the tree holds no group that a check can read.")
 
 
+def refused_truth(reason: str) -> Finding:
+    """Return the finding that there is no truth to hold a fit against."""
+    return Finding(
+        check="truth.accepted",
+        level="warn",
+        value=None,
+        threshold=None,
+        message=f"There is no truth to compare with: {reason}",
+        advice="Take a smaller problem for the comparison, or sample longer.",
+        source="Vehtari et al. (2021); Betancourt (2016)",
+    )
+
+
 def to_json(findings: Iterable[Finding]) -> str:
     """Write findings as a JSON list; numbers that JSON lacks become "nan", "inf" and "-inf"."""
     rows = [

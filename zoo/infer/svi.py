@@ -28,6 +28,8 @@ from zoo.registry import Recipe
 NOISE_STREAM = 1_000_000_007
 #: Seconds between two updates of the progress bar; only then is a value read from the device.
 REFRESH_SECONDS = 0.5
+#: Steps between two looks at the norm of the gradient.
+GRADIENT_EVERY = 10
 #: Steps between two looks at whether the loss is still finite.
 FINITE_EVERY = 50
 
@@ -66,6 +68,7 @@ class Progress:
 
     step: int = 0
     losses: list[Tensor] = field(default_factory=list)
+    gradient_norms: list[Tensor] = field(default_factory=list)
     best_loss: float = math.inf
     evaluations_since_best: int = 0
     best: dict[str, Tensor] = field(default_factory=dict)
@@ -195,6 +198,9 @@ class SVI:
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.lr * lr_factor(self.recipe, step)
         loss = self._gradient_step(*self.batches[step])
+        if step % GRADIENT_EVERY == 0:
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            self.progress.gradient_norms.append(torch.nn.utils.get_total_norm(gradients))
         if self.recipe.grad_clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.grad_clip)
         self.optimizer.step()
@@ -258,6 +264,7 @@ class SVI:
         tensors |= {f"rng.{k}": v for k, v in rng.items()}
         if progress.losses:
             tensors["losses"] = torch.stack(progress.losses)
+            tensors["gradient_norms"] = torch.stack(progress.gradient_norms)
         numbers = {
             "step": progress.step,
             "best_loss": progress.best_loss,
@@ -282,6 +289,7 @@ class SVI:
         self.progress = Progress(
             step=int(numbers["step"]),
             losses=list(moved["losses"]) if "losses" in moved else [],
+            gradient_norms=list(moved["gradient_norms"]) if "losses" in moved else [],
             best_loss=float(numbers["best_loss"]),
             evaluations_since_best=int(numbers["evaluations_since_best"]),
             best=_under("best.", moved),
