@@ -12,11 +12,13 @@ from zoo._version import __version__
 
 if TYPE_CHECKING:
     from zoo.assemble import create
+    from zoo.compare import compare
     from zoo.fitted import Fit
     from zoo.ground_truth import Truth, truth
     from zoo.persist import load, save
     from zoo.priors import Prior
     from zoo.registry import list_models, register
+    from zoo.sbc import calibrate
     from zoo.workflow import fit
 
 __all__ = [
@@ -24,6 +26,8 @@ __all__ = [
     "Prior",
     "Truth",
     "__version__",
+    "calibrate",
+    "compare",
     "create",
     "fit",
     "list_models",
@@ -38,6 +42,8 @@ _HOMES = {
     "Fit": "zoo.fitted",
     "Prior": "zoo.priors",
     "Truth": "zoo.ground_truth",
+    "calibrate": "zoo.sbc",
+    "compare": "zoo.compare",
     "create": "zoo.assemble",
     "fit": "zoo.workflow",
     "list_models": "zoo.registry",

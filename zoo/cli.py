@@ -13,6 +13,8 @@ from zoo._version import __version__
 from zoo.errors import ConfigError, ZooError
 
 EXIT_BAD_INPUT = 2
+#: The command finished, and what it made must not be used: a finding has level ``fail``.
+EXIT_NOT_TRUSTED = 3
 EXIT_INTERRUPTED = 130
 #: Flags that decide which numbers a run is trained on.
 DATA_FLAGS = {"data", "target", "task", "missing", "ignore", "test_fraction", "seed"}
@@ -176,6 +178,10 @@ def fit(
         list[str] | None,
         typer.Option(help="Pattern of Bayesian parameters, the rest are points; repeatable."),
     ] = None,
+    guide: Annotated[
+        str | None,
+        typer.Option(help="factorised, or full_rank: one Normal with all correlations, if small."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Decides split, start, batches, noise.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:0, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
@@ -227,13 +233,19 @@ def fit(
     resume: Annotated[
         Path | None, typer.Option(help="Continue an interrupted run from its checkpoint.")
     ] = None,
+    truth: Annotated[
+        bool, typer.Option("--truth", help="Hold the fit against NUTS; for small problems.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Fit a method, and write a run directory with posterior, metrics and report."""
+    """Fit a method, and write a run directory with posterior, findings and report.
+
+    Exit code 3: finished, but a finding says that the fit must not be used yet.
+    """
     flags = {
         name: value
         for name, value in locals().items()
-        if name not in ("prior", "config", "out", "resume", "quiet") and value is not None
+        if name not in ("prior", "config", "out", "resume", "truth", "quiet") and value is not None
     }
     flags = {name: tuple(v) if isinstance(v, list) else v for name, v in flags.items()}
     if prior:
@@ -243,13 +255,17 @@ def fit(
         raise ConfigError(f"--resume repeats the stored configuration; it does not take {given}.")
     progress_bar = False if quiet else None
     if resume is not None:
-        _fit_resumed(resume, progress_bar)
+        _fit_resumed(resume, truth, progress_bar)
     else:
-        _fit_new(flags, config, out, progress_bar)
+        _fit_new(flags, config, out, truth, progress_bar)
 
 
 def _fit_new(
-    flags: dict[str, Any], config: Path | None, out: Path | None, progress_bar: bool | None
+    flags: dict[str, Any],
+    config: Path | None,
+    out: Path | None,
+    truth: bool,
+    progress_bar: bool | None,
 ) -> None:
     from zoo.config import make_config, read_config
 
@@ -269,15 +285,17 @@ def _fit_new(
     prepared = workflow.prepare(checked)
     directory = RunDirectory.new(out)
     with _interruptible(directory.path):
-        _print_results(workflow.run(prepared, directory, progress_bar=progress_bar))
+        fitted = workflow.run(prepared, directory, truth=truth, progress_bar=progress_bar)
+        _print_results(fitted)
 
 
-def _fit_resumed(path: Path, progress_bar: bool | None) -> None:
+def _fit_resumed(path: Path, truth: bool, progress_bar: bool | None) -> None:
     from zoo import workflow
     from zoo.store import RunDirectory
 
     with _interruptible(path):
-        _print_results(workflow.resume(RunDirectory(path), progress_bar=progress_bar))
+        directory = RunDirectory(path)
+        _print_results(workflow.resume(directory, truth=truth, progress_bar=progress_bar))
 
 
 @contextmanager
@@ -295,6 +313,7 @@ def _interruptible(path: Path) -> Iterator[None]:
 
 
 def _print_results(fitted: Any) -> None:
+    from zoo.persist import read_findings
     from zoo.store import METRICS, REPORT, RunDirectory
 
     metrics = RunDirectory(fitted.path).read_json(METRICS)
@@ -303,6 +322,20 @@ def _print_results(fitted: Any) -> None:
         typer.echo(f"{name:{width}}  {value:.6g}")
     typer.echo(f"run     {fitted.path}")
     typer.echo(f"report  {fitted.path / REPORT}")
+    _judge(read_findings(RunDirectory(fitted.path)))
+
+
+def _judge(findings: list[Any]) -> None:
+    """Print the verdict and what caused it; a failure is an exit code."""
+    from zoo.diagnostics import verdict
+
+    result = verdict(findings)
+    for finding in findings:
+        if finding.level in ("warn", "fail"):
+            typer.echo(f"{finding.level:6}  {finding.message} {finding.advice}")
+    typer.echo(f"verdict {result.level}: {result.sentence}")
+    if result.level == "fail":
+        raise typer.Exit(EXIT_NOT_TRUSTED)
 
 
 @app.command()
@@ -357,6 +390,134 @@ def check(
     if failed:
         typer.echo(f"{failed} checks failed", err=True)
         raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A finished run directory.")],
+) -> None:
+    """Judge a stored run again and rewrite its findings and its report."""
+    from zoo.persist import write_report
+    from zoo.store import REPORT, RunDirectory
+
+    directory = RunDirectory(run)
+    directory.require_complete()
+    findings = write_report(directory)
+    typer.echo(f"report  {directory.path / REPORT}")
+    _judge(findings)
+
+
+@app.command()
+def truth(
+    method: Annotated[str, typer.Argument(help="A method, see 'zoo list'.")],
+    data: Annotated[
+        str | None, typer.Option(help="Data; by default the method's own small problem.")
+    ] = None,
+    net: Annotated[str | None, typer.Option(help="Network, as for 'zoo fit'.")] = None,
+    likelihood: Annotated[str | None, typer.Option(help="As for 'zoo fit'.")] = None,
+    prior: Annotated[
+        list[str] | None, typer.Option(help="Prior swap, as for 'zoo fit'; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of data split and chains.")] = 0,
+    num_chains: Annotated[int, typer.Option(help="Chains.")] = 4,
+    num_samples: Annotated[int, typer.Option(help="Draws per chain; more if needed.")] = 1000,
+    engine: Annotated[str, typer.Option(help="nutpie or pyro.")] = "nutpie",
+    executor: Annotated[
+        str | None, typer.Option(help="serial, processes, processes:N or tcp://host:port.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="netCDF file to write the draws to.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Sample a method's posterior by NUTS, show it, and check it against a closed form if any.
+
+    An accepted truth is kept in the cache and found again.
+    """
+    from zoo.entry_truth import entry_truth
+
+    given: dict[str, Any] = {"data": data, "net": net, "likelihood": likelihood, "seed": seed}
+    if prior:
+        given["priors"] = _parse_prior_flags(prior)
+    found = entry_truth(
+        method,
+        {name: value for name, value in given.items() if value is not None},
+        seed=seed,
+        num_chains=num_chains,
+        num_samples=num_samples,
+        engine=engine,
+        executor=executor,
+        progress_bar=False if quiet else None,
+    )
+    typer.echo(found.table.to_string(float_format=lambda value: f"{value:.4g}"))
+    if found.exact_z is not None:
+        typer.echo(
+            f"closed form: largest difference {found.exact_z:.1f} Monte Carlo standard errors "
+            "(up to 5 are expected)"
+        )
+    if out is not None:
+        found.truth.save(out)
+        typer.echo(f"draws   {out}")
+    for reason in found.truth.reasons:
+        typer.echo(f"fail    {reason}")
+    typer.echo(f"truth   {'accepted' if found.truth.accepted else 'not accepted'}")
+    if not found.is_right:
+        raise typer.Exit(EXIT_NOT_TRUSTED)
+
+
+@app.command()
+def sbc(
+    method: Annotated[str, typer.Argument(help="A method, see 'zoo list'.")],
+    engine: Annotated[
+        str, typer.Option(help="svi judges the guide, nuts the model and the sampler.")
+    ] = "svi",
+    num_simulations: Annotated[int, typer.Option(help="Simulated data sets.")] = 100,
+    prior: Annotated[
+        list[str] | None, typer.Option(help="Prior swap, as for 'zoo fit'; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides everything.")] = 0,
+    executor: Annotated[
+        str | None, typer.Option(help="serial, processes, processes:N or tcp://host:port.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG or SVG file for the ranks.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Test by simulation whether posteriors are calibrated: are ranks of true values uniform."""
+    from zoo.sbc import calibrate
+
+    result = calibrate(
+        method,
+        engine=engine,  # type: ignore[arg-type]
+        num_simulations=num_simulations,
+        priors=_parse_prior_flags(prior),
+        seed=seed,
+        executor=executor,
+        progress_bar=False if quiet else None,
+    )
+    if plot is not None:
+        from zoo.report.figures.ranks import save_rank_plot
+
+        save_rank_plot(result.tests, plot)
+        typer.echo(f"plot    {plot}")
+    for finding in result.findings:
+        typer.echo(f"{finding.level:6}  {finding.message}")
+    _judge(result.findings)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Finished run directories.")],
+    out: Annotated[
+        Path | None, typer.Option(help="File to write: .html, .csv or .json by its ending.")
+    ] = None,
+) -> None:
+    """Put runs side by side: scores with errors of differences, trust, sparsity and cost."""
+    from zoo.compare import compare as compare_runs
+    from zoo.compare import write_comparison
+
+    table = compare_runs(*runs)
+    typer.echo(table.to_string(float_format=lambda value: f"{value:.4g}", na_rep="-"))
+    if out is not None:
+        write_comparison(table, out)
+        typer.echo(f"written {out}")
 
 
 def _parse_prior_flags(flags: list[str] | None) -> dict[str, str]:

@@ -9,12 +9,18 @@ import numpy as np
 import torch
 import xarray
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from zoo._version import __version__
 from zoo.compress import GroupView
 from zoo.data import Dataset
-from zoo.infer.predict import Draws, draw_prior, log_posterior, site_log_priors
+from zoo.infer.predict import (
+    Draws,
+    draw_prior,
+    log_posterior,
+    log_predictive_density,
+    site_log_priors,
+)
 from zoo.tree import MAX_WEIGHT_BYTES, TreeParts, posterior_tree
 
 if TYPE_CHECKING:
@@ -102,10 +108,15 @@ def _prior_predictive(fitted: "Fit", prior: Draws, x: Array) -> Array | None:
 
 def _held_out(fitted: "Fit", dataset: Dataset) -> dict[str, Array]:
     x, y = dataset.X_test[:MAX_HELD_OUT], dataset.y_test[:MAX_HELD_OUT]
-    prediction = fitted.predictive(fitted.outputs(x, fitted.draws.values), fitted.draws.values)
+    values = fitted.draws.values
+    f = fitted.outputs(x, values)
+    prediction = fitted.predictive(f, values)
+    # A density in standardised units is larger by the scale than one in the units of y.
+    density = log_predictive_density(fitted.log_likelihood(f, y, values)).cpu().double().numpy()
+    known = {"y": fitted.observed(y), "log_density": density - np.log(fitted.schema.target_scale)}
     if prediction.probabilities is not None:
-        return {"y": y, "probability": prediction.probabilities}
-    return {"y": fitted.observed(y), "y_samples": prediction.samples}
+        return known | {"probability": prediction.probabilities}
+    return known | {"y_samples": prediction.samples}
 
 
 def _attributes(
@@ -141,8 +152,3 @@ def versions() -> dict[str, str]:
     """Return what a run was made with."""
     found = {"python": platform.python_version(), "pyro-zoo": __version__}
     return found | {name: metadata.version(name) for name in PACKAGES}
-
-
-def functions_of(fitted: "Fit", dataset: Dataset, slots: dict[str, Tensor]) -> Tensor:
-    """Return the outputs of other draws, such as those of NUTS, at the same rows."""
-    return fitted.outputs(function_points(dataset), slots)

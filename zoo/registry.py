@@ -28,6 +28,10 @@ Task = Literal["regression", "classification", "counts"]
 TASKS: tuple[Task, ...] = ("regression", "classification", "counts")
 
 
+#: A linear regression with ten inputs and known noise: every parameter is identified.
+SMALL_PROBLEM = {"data": "diabetes", "net": "mlp:10-1", "likelihood": "gaussian(noise=0.7)"}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a method is trained unless the user says otherwise.
@@ -81,6 +85,8 @@ class Entry:
         ``point``.
     truth
         How its ground truth is obtained: ``nuts``, ``exact`` or ``brute_force``.
+    small_problem
+        Values of the configuration that make a problem on which NUTS is affordable.
     analytic_kl
         Whether every divergence with the default priors has a closed form.
     compresses
@@ -99,6 +105,7 @@ class Entry:
     tasks: tuple[Task, ...] = TASKS
     exactness: Literal["mean_field", "mean_only", "point"] = "mean_field"
     truth: Literal["nuts", "exact", "brute_force"] = "brute_force"
+    small_problem: Mapping[str, Any] = field(default_factory=lambda: dict(SMALL_PROBLEM))
     analytic_kl: bool = True
     compresses: bool = False
     expected_failures: Mapping[str, str] = field(default_factory=dict)

@@ -48,8 +48,8 @@ class TreeParts:
     functions
         Outputs of the network at fixed rows, shape ``(draws, points, outputs)``.
     held_out
-        Observed ``y`` of rows that were not trained on, with ``probability`` of shape ``(rows,
-        classes)`` or ``y_samples`` of shape ``(draws, rows)``.
+        Observed ``y`` of rows that were not trained on and their log predictive density, with
+        ``probability`` of shape ``(rows, classes)`` or ``y_samples`` of shape ``(draws, rows)``.
     losses
         Loss of every optimizer step.
     gradient_norms
@@ -129,7 +129,12 @@ def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
         dims = ("chain", "draw", "point", "output")
         groups["functions"] = xarray.Dataset({"f": (dims, _array(parts.functions)[None])})
     if parts.held_out is not None:
-        dims_of = {"y": ("row",), "probability": ("row", "class"), "y_samples": ("draw", "row")}
+        dims_of = {
+            "y": ("row",),
+            "log_density": ("row",),
+            "probability": ("row", "class"),
+            "y_samples": ("draw", "row"),
+        }
         groups["held_out"] = xarray.Dataset(
             {name: (dims_of[name], value) for name, value in parts.held_out.items()}
         )

@@ -31,6 +31,7 @@ from tqdm import tqdm
 from zoo.errors import ConfigError
 from zoo.infer.chain import (
     NOTE_SECONDS,
+    Backend,
     Chain,
     Compiled,
     Engine,
@@ -97,6 +98,7 @@ def sample_nuts(
     executor: Executor | str | None = None,
     progress_bar: bool | None = None,
     init: Mapping[str, Any] | None = None,
+    compiled: bool = True,
 ) -> Draws:
     """Sample the posterior of a Pyro model. The same seed gives the same draws on every executor.
 
@@ -126,6 +128,8 @@ def sample_nuts(
         Whether a bar is shown; by default on a terminal.
     init
         Constrained values by site around which chains start, instead of unconstrained zero.
+    compiled
+        Whether the density is compiled; for a short run a replay is sooner done.
 
     Raises
     ------
@@ -137,7 +141,7 @@ def sample_nuts(
     )
     _check(settings, num_chains)
     density = LogDensity(model, args, kwargs)
-    run = _Run(density, settings, seed, progress_bar)
+    run = _Run(density, settings, seed, progress_bar, compiled=compiled)
     return run.sample(num_chains, executor, init, reparameterise=reparameterise)
 
 
@@ -167,7 +171,9 @@ def _check(settings: Settings, num_chains: int) -> None:
         )
 
 
-def compile_density(density: LogDensity) -> Compiled | ValueAndGradient:
+def compile_density(
+    density: LogDensity, backend: Backend = "inductor"
+) -> Compiled | ValueAndGradient:
     """Record and compile a density; what cannot be is run as it is, with one warning.
 
     Returns
@@ -185,7 +191,7 @@ def compile_density(density: LogDensity) -> Compiled | ValueAndGradient:
         )
         return density.eager
     key = fingerprint(density, graph)
-    compiled = Compiled(graph, density.size, "inductor", key)
+    compiled = Compiled(graph, density.size, backend, key)
     try:
         compiled.function()
     except CANNOT as error:
@@ -219,8 +225,15 @@ class _Run:
     """The steps of sampling one density."""
 
     def __init__(
-        self, density: LogDensity, settings: Settings, seed: int, progress_bar: bool | None
+        self,
+        density: LogDensity,
+        settings: Settings,
+        seed: int,
+        progress_bar: bool | None,
+        *,
+        compiled: bool,
     ) -> None:
+        self.backend: Backend = "inductor" if compiled else "replay"
         self.density, self.settings, self.progress_bar = density, settings, progress_bar
         self.seeds = np.random.SeedSequence(seed)
         self.seed = seed
@@ -265,7 +278,7 @@ class _Run:
 
     def _compile(self, density: LogDensity) -> Compiled | ValueAndGradient:
         started = time.perf_counter()
-        function = compile_density(density)
+        function = compile_density(density, self.backend)
         self.compile_seconds += time.perf_counter() - started
         return function
 
