@@ -95,8 +95,9 @@ def exact_posterior(model: BNN, x: Array, y: Array) -> dict[str, tuple[Array, Ar
     for name in model.slots:
         prior = model.priors[name]
         loc, scale = prior.arguments.get("loc", 0.0), prior.arguments.get("scale", 1.0)
-        numbers = isinstance(loc, int | float) and isinstance(scale, int | float)
-        if prior.name != "Normal" or not numbers:
+        if prior.name != "Normal":
+            return None
+        if not isinstance(loc, int | float) or not isinstance(scale, int | float):
             return None
         moments[name] = (loc, scale)
     sigma = float(noise)

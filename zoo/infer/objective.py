@@ -110,7 +110,8 @@ def _use_channels_last(module: nn.Module) -> None:
     """
     for parameter in module.parameters():
         if parameter.dim() == 4:
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+            # Not `contiguous`, for which one channel is in either layout already.
+            parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
 def site_divergences(program: Callable[[], Any], guide: Guide) -> dict[str, tuple[Tensor, bool]]:
