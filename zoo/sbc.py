@@ -38,7 +38,7 @@ ROWS, INPUTS, NOISE = 30, 3, 0.5
 #: Draws among which a value is ranked.
 NUM_DRAWS = 99
 #: Draws that NUTS makes for each one that is kept: they must be nearly independent.
-THINNING = 8
+THINNING = 3
 SVI_RECIPE = Recipe(num_steps=1500, batch_size=ROWS, lr=0.02, schedule="linear", kl_warmup=0.0)
 
 
@@ -168,7 +168,7 @@ def _by_nuts(model: BNN, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
         model,
         (x, y),
         num_chains=1,
-        num_warmup=400,
+        num_warmup=200,
         num_samples=NUM_DRAWS * THINNING,
         target_accept=0.9,
         seed=seed % 2**31,

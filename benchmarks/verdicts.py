@@ -1,0 +1,109 @@
+"""How often the verdict is wrong: good fits that are refused, bad ones that pass.
+
+``python -m benchmarks.verdicts [--seeds 20]``. Every seed makes its own data set of 120 rows and
+four inputs. Good fits: a linear regression with a full-rank guide, and a classifier with one hidden
+layer and its default guide. Bad fits, of the same problems: stopped after 10 steps; a divergence
+that counts for nothing (weight 0.001), and one that counts fifty times. Without a truth, as `zoo
+fit` does by default. Writes ``benchmarks/results/verdicts.csv``.
+"""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+import zoo
+from benchmarks.speed import machine_line
+from zoo.data import from_arrays
+from zoo.diagnostics import diagnose, verdict
+from zoo.infer import svi
+
+RESULTS = Path(__file__).parent / "results"
+ROWS, INPUTS = 120, 4
+
+#: What is done to a fit, and whether it is good.
+TREATMENTS = {
+    "as it should be": True,
+    "10 steps": False,
+    "KL x 0.001": False,
+    "KL x 50": False,
+}
+
+
+def dataset(task: str, seed: int):  # type: ignore[no-untyped-def]
+    """Return a data set with correlated inputs, half of it held out."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(2 * ROWS, INPUTS)) @ rng.normal(size=(INPUTS, INPUTS))
+    f = np.tanh(x) @ rng.normal(size=INPUTS) if task == "classification" else x @ np.ones(INPUTS)
+    noise = rng.normal(size=2 * ROWS)
+    y = (f + 0.5 * noise > 0).astype(int) if task == "classification" else f + noise
+    return from_arrays(x[:ROWS], y[:ROWS], X_test=x[ROWS:], y_test=y[ROWS:], task=task)
+
+
+@contextmanager
+def wrong_divergence(factor: float) -> Iterator[None]:
+    """Let the divergence count for more or less than it should."""
+    right = svi.kl_weight
+    svi.kl_weight = lambda recipe, step: factor * right(recipe, step)
+    try:
+        yield
+    finally:
+        svi.kl_weight = right
+
+
+def fit(task: str, treatment: str, seed: int):  # type: ignore[no-untyped-def]
+    """Fit one problem, well or badly."""
+    options: dict[str, object] = {"num_steps": 3000}
+    if task == "regression":
+        options |= {"net": "linear", "guide": "full_rank", "num_steps": 6000, "num_particles": 4}
+    else:
+        options |= {"net": "mlp:4-10-2"}
+    if treatment == "10 steps":
+        options["num_steps"] = 10
+    factor = float(treatment.split()[-1]) if treatment.startswith("KL") else 1.0
+    with wrong_divergence(factor):
+        return zoo.fit(
+            "mean_field",
+            data=dataset(task, seed),
+            seed=seed,
+            num_samples=400,
+            progress_bar=False,
+            **options,  # type: ignore[arg-type]
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for task in ("regression", "classification"):
+        for treatment, is_good in TREATMENTS.items():
+            for seed in range(arguments.seeds):
+                findings = diagnose(fit(task, treatment, seed).tree())
+                failed = [finding.check for finding in findings if finding.level == "fail"]
+                rows.append(
+                    {
+                        "task": task,
+                        "treatment": treatment,
+                        "good": is_good,
+                        "seed": seed,
+                        "verdict": verdict(findings).level,
+                        "failed": " ".join(failed),
+                    }
+                )
+            level = pd.DataFrame(rows[-arguments.seeds :]).verdict.value_counts().to_dict()
+            print(f"{task}, {treatment}: {level}", flush=True)
+    table = pd.DataFrame(rows)
+    table["machine"] = machine_line()
+    RESULTS.mkdir(exist_ok=True)
+    table.to_csv(RESULTS / "verdicts.csv", index=False)
+
+
+if __name__ == "__main__":
+    main()
