@@ -1,5 +1,6 @@
 """Fits on disk: what a finished run holds, written and read."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from zoo.config import RunConfig, dump_config, make_config, read_config
 from zoo.data import Dataset, Schema
 from zoo.errors import StoreError
 from zoo.fitted import Fit
-from zoo.report import render_page
+from zoo.report import render_report
 from zoo.store import RunDirectory
 from zoo.tree import write_tree
 
@@ -89,20 +90,22 @@ def write_outputs(fitted: Fit, directory: RunDirectory, dataset: Dataset) -> Fit
     )
     groups = fitted.groups(dataset)
     metrics = fitted.metrics(dataset, groups)
+    tree = fitted.tree(dataset)
+    tree.attrs |= {
+        "task": dataset.schema.task,
+        "summary": assembly.entry.summary,
+        "reference": assembly.entry.reference,
+        "command": f"zoo fit --config {store.CONFIG}",
+        "config": json.dumps(fitted.config.model_dump(mode="json")),
+        "priors": json.dumps({name: str(prior) for name, prior in assembly.model.priors.items()}),
+        "metrics": json.dumps(metrics),
+        "groups": json.dumps(groups.to_dict()),
+    }
     with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
-        write_tree(fitted.tree(dataset), temporary)
+        write_tree(tree, temporary)
     directory.write_text(store.SUMMARY, fitted.summary().to_csv(index_label="site"))
     directory.write_json(store.GROUPS, groups.to_dict())
-    page = render_page(
-        config=fitted.config.model_dump(mode="json"),
-        priors={name: str(prior) for name, prior in assembly.model.priors.items()},
-        metrics=metrics,
-        groups=groups.to_dict(),
-        losses=fitted.losses.numpy(),
-        summary=assembly.entry.summary,
-        reference=assembly.entry.reference,
-    )
-    directory.write_text(store.REPORT, page)
+    directory.write_text(store.REPORT, render_report(tree))
     directory.write_json(store.METRICS, metrics)
     directory.remove(store.CHECKPOINT)
     return replace(fitted, path=directory.path)
