@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import xarray
 
 from tests.unit.synthetic_trees import Regression, tree_of
 
@@ -30,8 +31,10 @@ def regression(*, mean_field=False, with_truth=True):
     problem = Regression(0, correlation=0.9 if mean_field else 0.0)
     tree = problem.fit(problem.mean_field if mean_field else None)
     rng = np.random.default_rng(1)
-    tree["posterior"]["noise"] = (("chain", "draw"), rng.lognormal(-0.7, 0.1, (1, 1000)))
-    tree["prior"]["noise"] = (("chain", "draw"), np.abs(rng.standard_cauchy((1, 1000))))
+    noise = xarray.DataArray(rng.lognormal(-0.7, 0.1, (1, 1000)), dims=("chain", "draw"))
+    tree["posterior"]["noise"] = noise
+    tree["prior"]["noise"] = noise.copy(data=np.abs(rng.standard_cauchy((1, 1000))))
+    tree.attrs["method"] = "mean_field"
     tree.attrs |= attributes()
     truth = problem.truth()
     truth.attrs["recipe"] = json.dumps({"sampler": "nutpie", "num_chains": 4, "target": 0.9})

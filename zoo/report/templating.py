@@ -2,11 +2,12 @@
 
 import base64
 import hashlib
+import re
 from functools import cache
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from zoo.diagnostics.finding import LEVELS, format_number
 
@@ -42,7 +43,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["number"] = _number
+    environment.filters |= {"number": _number, "tidy": _tidy, "breakable": _breakable}
     environment.globals |= {"words": WORDS, "signs": SIGNS, "levels": LEVELS}
     return environment
 
@@ -51,6 +52,17 @@ def _static(environment: jinja2.Environment, name: str) -> str:
     assert environment.loader is not None
     source, _, _ = environment.loader.get_source(environment, name)
     return source
+
+
+def _tidy(value: Any) -> Any:
+    """Keep a number and its percent sign on one line."""
+    return value.replace(" %", "\u00a0%") if isinstance(value, str) else value
+
+
+def _breakable(name: Any) -> Markup:
+    """Let a long name break after its dots and underscores."""
+    escaped = str(escape(str(name)))
+    return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", escaped))  # noqa: S704 - escaped above
 
 
 def _number(value: Any) -> str:

@@ -11,7 +11,7 @@ from zoo.diagnostics.finding import format_number, format_share
 from zoo.diagnostics.held_out import COVERAGE_LEVELS, reliability_curve
 from zoo.diagnostics.reading import Array
 from zoo.diagnostics.uniformity import randomized_pit, uniformity
-from zoo.report.figures.canvas import BAND, DIM, FIT, TRUTH, Picture, panel
+from zoo.report.figures.canvas import BAND, DIM, FIT, TRUTH, Picture, legend_above, panel
 from zoo.report.held_out import held_out_classes, held_out_draws
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _reliability(probability: Array, y: Array) -> Picture:
         axes.plot(middle, accuracy, "o-", color=FIT, ms=5, lw=1, label="held-out rows")
         axes.set(xlabel="confidence", xlim=(min(0.5, middle.min()) - 0.02, 1.02), ylim=(-0.02, 1.02))
         axes.set_ylabel("share that was right", color=DIM)
-        axes.legend(loc="lower right")
+        legend_above(axes)
 
     def histogram(axes: "Axes") -> None:
         edges = np.linspace(confidence.min(), 1, BARS + 1)
@@ -61,7 +61,7 @@ def _reliability(probability: Array, y: Array) -> Picture:
         )  # fmt: skip
         axes.set_xlabel("confidence")
         axes.set_ylabel("rows", color=DIM)
-        axes.legend(loc="upper left")
+        legend_above(axes)
 
     gap = format_number(float(np.abs(accuracy - middle).max()))
     return Picture(
@@ -91,13 +91,13 @@ def _pit(pit: Array) -> Picture:
         points = result.points
         axes.fill_between(
             points, result.lower - points, result.upper - points, color=BAND, alpha=0.3, lw=0,
-            step=None, label="99 % band",
+            label="99 % band",
         )  # fmt: skip
         axes.axhline(0, color=TRUTH, ls="--", lw=1.2)
         axes.plot(points, result.ecdf - points, color=FIT, label="held-out rows")
         axes.set_xlabel("PIT: place of the observation among its predictions")
         axes.set_ylabel("distribution − uniform", color=DIM)
-        axes.legend(loc="best")
+        legend_above(axes)
 
     state = "inside" if result.inside else "outside"
     panels = [
@@ -129,7 +129,7 @@ def _coverage(pit: Array) -> Markup:
         axes.plot(LEVELS, observed, color=FIT, label="held-out rows")
         axes.set_xlabel("interval")
         axes.set_ylabel("share of rows inside", color=DIM)
-        axes.legend(loc="upper left")
+        legend_above(axes)
 
     shares = ", ".join(
         f"{format_share(level)} intervals hold {format_share(float((centred <= level).mean()))}"

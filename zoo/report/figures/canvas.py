@@ -96,6 +96,13 @@ def short(name: str, length: int = MAX_NAME) -> str:
     return f"{clean[:half]}…{clean[-half:]}"
 
 
+def legend_above(axes: "Axes") -> None:
+    """Put the legend between title and data, where it hides nothing."""
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=3, columnspacing=1.4, handlelength=1.6
+    )
+
+
 def panel(paint: "Callable[[Axes], None]", *, alt: str, height: float = HEIGHT) -> Markup:
     """Return one panel as an SVG element.
 
@@ -152,7 +159,7 @@ def _prefixed(key: str, value: str, prefix: str) -> str:
         return prefix + value
     if key == "href":
         return value.replace("#", f"#{prefix}")
-    if key == "clip-path":
+    if key in ("clip-path", "style"):
         return value.replace("url(#", f"url(#{prefix}")
     if key == "d":
         return re.sub(r"\s+", " ", value).strip()

@@ -1,7 +1,7 @@
 """Densities of draws, smoothed, of one quantity by several sources."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from arviz_stats.base import array_stats
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 POINTS = 100
 #: Draws behind a density curve; more are thinned evenly.
 MAX_DRAWS = 4000
+#: Room left and right of a density, as a part of its width.
+MARGIN = 0.08
 #: Fewer draws than this make no curve.
 MIN_DRAWS = 5
 
@@ -49,8 +51,21 @@ def density(values: Array, low: float, high: float) -> tuple[Array, Array] | Non
     inside = values[(values >= low) & (values <= high)]
     if len(inside) < MIN_DRAWS or np.ptp(inside) <= 1e-9 * np.abs(inside).max():
         return None
-    grid, height, _ = array_stats.kde(inside, axis=-1, grid_len=POINTS)
+    grid, height, _ = array_stats.kde(
+        inside, axis=-1, grid_len=POINTS, **_ends(inside, len(inside) < 0.99 * len(values))
+    )
     return grid, height * len(inside) / len(values)
+
+
+def _ends(inside: Array, cut: bool) -> dict[str, Any]:
+    """Let a density run out at both ends, unless draws are cut off there or end at zero."""
+    at_zero = inside.min() >= 0 and inside.min() < inside.std()
+    if cut or at_zero:
+        return {"bound_correction": True}
+    return {
+        "bound_correction": False,
+        "custom_lims": _widened((float(inside.min()), float(inside.max()))),
+    }
 
 
 def central_range(values: Array, share: float) -> tuple[float, float]:
@@ -94,5 +109,5 @@ def _draw(axes: "Axes", side: Side, bounds: tuple[float, float]) -> None:
 
 def _widened(bounds: tuple[float, float]) -> tuple[float, float]:
     low, high = bounds
-    margin = 0.03 * (high - low) or max(abs(low), 1e-6)
+    margin = MARGIN * (high - low) or max(abs(low), 1e-6)
     return low - margin, high + margin

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from zoo.diagnostics.finding import format_number
 from zoo.diagnostics.reading import Array, draws, identified, labels, variable, variables
-from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, panel, short
+from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, legend_above, panel, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,12 +112,14 @@ def _forest(rows: list[Row], words: str) -> Markup:
             axes.axvline(0, color=BAND, lw=1)
         for k, row in enumerate(rows):
             offset = 0.0 if row.truth is None else 0.16
-            _intervals(axes, row.fit, k - offset, FIT, "o")
+            _intervals(axes, row.fit, k - offset, FIT, "o", None if k else "fit")
             if row.truth is not None:
-                _intervals(axes, row.truth, k + offset, TRUTH, "s")
+                _intervals(axes, row.truth, k + offset, TRUTH, "s", None if k else words)
         axes.set_yticks(range(len(rows)), [short(row.name) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
+        if any(row.truth is not None for row in rows):
+            legend_above(axes)
 
     described = "; ".join(
         f"{short(row.name)} {format_number(float(row.fit[2]))} "
@@ -129,7 +131,9 @@ def _forest(rows: list[Row], words: str) -> Markup:
     return panel(paint, alt=alt, height=70 + 26 * len(rows))
 
 
-def _intervals(axes: "Axes", quantiles: Array, y: float, colour: str, marker: str) -> None:
+def _intervals(
+    axes: "Axes", quantiles: Array, y: float, colour: str, marker: str, label: str | None
+) -> None:
     axes.plot(quantiles[[0, 4]], [y, y], color=colour, lw=1.2)
     axes.plot(quantiles[[1, 3]], [y, y], color=colour, lw=3.5, solid_capstyle="butt")
-    axes.plot(quantiles[2], y, marker, color=colour, ms=5)
+    axes.plot(quantiles[2], y, marker, color=colour, ms=5, label=label)

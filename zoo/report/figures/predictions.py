@@ -7,7 +7,7 @@ import xarray
 
 from zoo.diagnostics.finding import format_share
 from zoo.diagnostics.reading import Array, task_of
-from zoo.report.figures.canvas import BAND, DIM, FIT, INK, TRUTH, Picture, panel, short
+from zoo.report.figures.canvas import BAND, DIM, FIT, INK, TRUTH, Picture, legend_above, panel, short
 from zoo.report.figures.densities import central_range, density, thin
 from zoo.report.held_out import Classes, held_out_classes, held_out_draws, training_draws
 
@@ -62,7 +62,7 @@ def _observed_against_predicted(samples: Array, y: Array, words: str) -> Picture
         axes.plot(y[miss], middle[miss], "x", ms=5.5, color=TRUTH, label="outside")
         axes.set_xlabel("observed")
         axes.set_ylabel("predicted", color=DIM)
-        axes.legend(loc="best")
+        legend_above(axes)
 
     def residuals(axes: "Axes") -> None:
         axes.axhline(0, color=BAND, lw=1.2)
@@ -106,7 +106,7 @@ def _replications(samples: Array, y: Array) -> Picture:
         axes.set_ylim(bottom=0)
         axes.set_xlabel("target")
         if axes.lines:
-            axes.legend(loc="best")
+            legend_above(axes)
 
     alt = f"Density of {len(y)} observed targets over densities of {len(chosen)} replicated sets."
     return Picture(
@@ -176,9 +176,8 @@ def _frequencies(samples: Array, y: Array, names: list[str] | None) -> Picture:
         axes.plot(place, middle, "o", color=FIT, ms=5, label="drawn from the fit")
         axes.set_xticks(place, words, rotation=45 if len(labels) > 5 else 0)
         axes.set_ylabel("share of rows", color=DIM)
-        axes.set_ylim(top=1.35 * float(max(observed.max(), high.max())))
         axes.grid(axis="x", visible=False)
-        axes.legend(loc="upper right", ncols=2)
+        legend_above(axes)
 
     return Picture(
         [panel(paint, alt=f"Shares of {len(labels)} classes, observed and drawn from the fit.")],

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: Panels per kind of quantity.
 MAX_PANELS = 4
-#: Points of a scatter plot.
-MAX_POINTS = 400
+#: Fewest and most points of a scatter plot.
+MIN_POINTS, MAX_POINTS = 8, 400
 
 TITLES = {"functions": "output", "log_joint": "log joint", "parameters": "parameter"}
 
@@ -34,7 +34,7 @@ def truth_pictures(tree: xarray.DataTree, truth: xarray.DataTree, words: str) ->
         What the truth is called in legends.
     """
     pairs = comparable_pairs(tree, truth)
-    pictures = [_scatter(pair, words) for pair in pairs if len(pair.columns) > 2]
+    pictures = [_scatter(pair, words) for pair in pairs if len(pair.columns) >= MIN_POINTS]
     panels = [made for pair in pairs for made in _overlays(pair, words)]
     if panels:
         pictures.append(
@@ -94,8 +94,10 @@ def _scatter(pair: Pair, words: str) -> Picture:
 def _diagonal(fit: Array, truth: Array, title: str, words: str) -> Markup:
     def paint(axes: "Axes") -> None:
         low, high = float(min(fit.min(), truth.min())), float(max(fit.max(), truth.max()))
+        margin = 0.05 * (high - low) or 1e-6
+        axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
         axes.plot([low, high], [low, high], color=TRUTH, ls="--", lw=1.2)
-        axes.plot(truth, fit, "o", ms=4, mew=0, alpha=0.6, color=FIT)
+        axes.plot(truth, fit, "o", ms=5, mew=0, alpha=0.6, color=FIT)
         axes.set_xlabel(words)
         axes.set_ylabel("fit", color=DIM)
         axes.set_title(title)
