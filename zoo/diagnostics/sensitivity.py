@@ -153,7 +153,9 @@ def power_scaling_table(tree: xarray.DataTree) -> dict[str, tuple[float, float]]
     if scaled is None:
         return {}
     columns, values, log_prior, log_likelihood = scaled
-    pairs = zip(power_scaling(values, log_prior), power_scaling(values, log_likelihood), strict=True)
+    pairs = zip(
+        power_scaling(values, log_prior), power_scaling(values, log_likelihood), strict=True
+    )
     return {name: (float(a), float(b)) for name, (a, b) in zip(columns, pairs, strict=True)}
 
 

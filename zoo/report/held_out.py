@@ -41,7 +41,9 @@ def held_out_draws(tree: xarray.DataTree) -> tuple[Array, Array] | None:
 
 def training_draws(tree: xarray.DataTree) -> tuple[Array, Array] | None:
     """Return posterior predictive draws ``(draw, row)`` of the training rows, and their y."""
-    return _usable(variable(tree, "posterior_predictive", "y"), variable(tree, "observed_data", "y"))
+    return _usable(
+        variable(tree, "posterior_predictive", "y"), variable(tree, "observed_data", "y")
+    )
 
 
 def _usable(

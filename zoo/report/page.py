@@ -185,9 +185,7 @@ def _posterior(tree: xarray.DataTree, truth: xarray.DataTree | None) -> Section:
     listed = [tables.parameter_table(rows)]
     if truth is None:
         lead = "No truth was given, so how good the approximation is rests on the checks alone."
-        return Section(
-            "posterior", "Posterior", lead, pictures=pictures, tables=_present(*listed)
-        )
+        return Section("posterior", "Posterior", lead, pictures=pictures, tables=_present(*listed))
     recipe = _Attributes(truth).mapping("recipe")
     listed.append(tables.mapping_table("How the truth was made", recipe))
     return Section(

@@ -58,7 +58,11 @@ def total_table(metrics: Mapping[str, Any]) -> Table | None:
     scored = {key for key in metrics if key.rpartition(".")[0] in PARTS}
     others = [(k, v) for k, v in metrics.items() if k not in TOTALS and k not in scored]
     rows = [*known, *others]
-    return Table("The fit in numbers", ["quantity", "value"], ["text", "number"], rows) if rows else None
+    return (
+        Table("The fit in numbers", ["quantity", "value"], ["text", "number"], rows)
+        if rows
+        else None
+    )
 
 
 def prior_table(priors: Mapping[str, Any]) -> Table | None:
@@ -87,9 +91,7 @@ def plain(value: Any) -> str:
 def findings_table(findings: Sequence[Finding]) -> Table | None:
     """List all findings, the serious ones first."""
     ordered = sorted(findings, key=lambda finding: -LEVELS.index(finding.level))
-    rows = [
-        (f.level, f.check, f.value, f.threshold, f.message, f.source) for f in ordered
-    ]
+    rows = [(f.level, f.check, f.value, f.threshold, f.message, f.source) for f in ordered]
     kinds: list[Kind] = ["level", "code", "number", "number", "text", "text"]
     columns = ["result", "check", "value", "threshold", "what it says", "source"]
     return Table("All checks", columns, kinds, rows) if rows else None

@@ -44,7 +44,9 @@ def _reliability(probability: Array, y: Array) -> Picture:
         axes.plot([0, 1], [0, 1], color=TRUTH, ls="--", lw=1.2, label="perfect")
         axes.vlines(middle, curve["lower"], curve["upper"], color=FIT, lw=1.2)
         axes.plot(middle, accuracy, "o-", color=FIT, ms=5, lw=1, label="held-out rows")
-        axes.set(xlabel="confidence", xlim=(min(0.5, middle.min()) - 0.02, 1.02), ylim=(-0.02, 1.02))
+        axes.set(
+            xlabel="confidence", xlim=(min(0.5, middle.min()) - 0.02, 1.02), ylim=(-0.02, 1.02)
+        )
         axes.set_ylabel("share that was right", color=DIM)
         legend_above(axes)
 

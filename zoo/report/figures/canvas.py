@@ -150,7 +150,7 @@ def _inline(text: str, alt: str) -> Markup:
             # matplotlib names every group; nothing refers to these names.
             element.attrib.pop("id", None)
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": alt}
-    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704 - made here
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
 def _prefixed(key: str, value: str, prefix: str) -> str:

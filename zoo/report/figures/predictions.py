@@ -7,7 +7,17 @@ import xarray
 
 from zoo.diagnostics.finding import format_share
 from zoo.diagnostics.reading import Array, task_of
-from zoo.report.figures.canvas import BAND, DIM, FIT, INK, TRUTH, Picture, legend_above, panel, short
+from zoo.report.figures.canvas import (
+    BAND,
+    DIM,
+    FIT,
+    INK,
+    TRUTH,
+    Picture,
+    legend_above,
+    panel,
+    short,
+)
 from zoo.report.figures.densities import central_range, density, thin
 from zoo.report.held_out import Classes, held_out_classes, held_out_draws, training_draws
 
@@ -45,9 +55,7 @@ def prediction_pictures(tree: xarray.DataTree) -> list[Picture]:
 
 
 def _observed_against_predicted(samples: Array, y: Array, words: str) -> Picture:
-    low, middle, high = np.quantile(
-        samples, [(1 - INTERVAL) / 2, 0.5, (1 + INTERVAL) / 2], axis=0
-    )
+    low, middle, high = np.quantile(samples, [(1 - INTERVAL) / 2, 0.5, (1 + INTERVAL) / 2], axis=0)
     inside = (y >= low) & (y <= high)
     order = np.argsort(y)
     shown = order[np.unique(np.linspace(0, len(y) - 1, min(MAX_ROWS, len(y))).astype(int))]
@@ -157,7 +165,7 @@ def _confusion(classes: Classes) -> Picture:
             )
         ],
         f"Held-out rows by right and by predicted class; {right} are on the diagonal. Numbers off "
-        "the diagonal are mistakes: a dark one is a pair of classes that the model confuses."
+        "the diagonal are mistakes: a strong colour there is a pair of classes that the model confuses."
         + (some if len(shown) < count else ""),
     )
 
@@ -191,5 +199,3 @@ def _class_name(label: float, names: list[str] | None) -> str:
     if names is not None and label.is_integer() and 0 <= label < len(names):
         return short(names[int(label)], 14)
     return f"{label:g}"
-
-

@@ -37,9 +37,7 @@ def elbo_picture(tree: xarray.DataTree, findings: list[Finding]) -> Picture | No
         axes.axvspan(start, steps, color=BAND, alpha=0.18, lw=0, zorder=0)
         _curves(axes, elbos, 0)
         axes.set_ylim(*_limits(elbos))
-        axes.text(
-            0.99, 0.05, label, ha="right", va="bottom", color=INK, transform=axes.transAxes
-        )
+        axes.text(0.99, 0.05, label, ha="right", va="bottom", color=INK, transform=axes.transAxes)
         axes.set_title("whole run")
 
     def end(axes: "Axes") -> None:
