@@ -135,9 +135,8 @@ def hostile():
     tree.attrs["identified"] = ", ".join(names)
     tree.attrs["method"] = HOSTILE
     config = {"data": HOSTILE, "target": DOLLARS, "list": names, HOSTILE: HOSTILE}
-    slots = {
-        name: {"groups": 4, "kept": 2, "threshold": 1, "scores": [0, 1, 2, 3]} for name in names
-    }
+    slot = {"groups": 4, "kept": 2, "threshold": 1, "scores": [0, 1, 2, 3]}
+    slots = dict.fromkeys(names, slot)
     tree.attrs |= attributes(
         config,
         task="classification",

@@ -153,10 +153,9 @@ def power_scaling_table(tree: xarray.DataTree) -> dict[str, tuple[float, float]]
     if scaled is None:
         return {}
     columns, values, log_prior, log_likelihood = scaled
-    pairs = zip(
-        power_scaling(values, log_prior), power_scaling(values, log_likelihood), strict=True
-    )
-    return {name: (float(a), float(b)) for name, (a, b) in zip(columns, pairs, strict=True)}
+    prior = power_scaling(values, log_prior).tolist()
+    likelihood = power_scaling(values, log_likelihood).tolist()
+    return dict(zip(columns, zip(prior, likelihood, strict=True), strict=True))
 
 
 def power_scaling(values: Array, log_density: Array) -> Array:

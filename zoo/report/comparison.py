@@ -1,6 +1,7 @@
 """The page of several runs side by side."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -49,12 +50,12 @@ def _runs(table: pd.DataFrame) -> Table:
     return Table("Runs", ["run", *map(str, table.columns)], kinds, rows)
 
 
-def _kind(column: "pd.Series[object]") -> Kind:
+def _kind(column: "pd.Series[Any]") -> Kind:
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
         return "number"
     return "level" if len(column) and column.isin(LEVELS).all() else "text"
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     """Return None for what is missing, so that the page shows a dash."""
-    return None if value is None or (not isinstance(value, str) and pd.isna(value)) else value
+    return None if pd.api.types.is_scalar(value) and pd.isna(value) else value

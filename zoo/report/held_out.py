@@ -35,7 +35,7 @@ def held_out_classes(tree: xarray.DataTree) -> Classes | None:
 
 
 def held_out_draws(tree: xarray.DataTree) -> tuple[Array, Array] | None:
-    """Return predictive draws ``(draw, row)`` and what was observed, for rows with finite values."""
+    """Return predictive draws ``(draw, row)`` and what was observed, for rows that are finite."""
     return _usable(variable(tree, "held_out", "y_samples"), variable(tree, "held_out", "y"))
 
 

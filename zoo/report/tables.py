@@ -47,9 +47,9 @@ def score_table(metrics: Mapping[str, Any]) -> Table | None:
     if not ordered:
         return None
     rows = [[NAMES.get(n, n), *(metrics.get(f"{p}.{n}") for p in parts)] for n in ordered]
-    return Table(
-        "Scores", ["score", *(PARTS[p] for p in parts)], ["text", *["number"] * len(parts)], rows
-    )
+    kinds: list[Kind] = ["text"]
+    kinds += ["number" for _ in parts]
+    return Table("Scores", ["score", *(PARTS[p] for p in parts)], kinds, rows)
 
 
 def total_table(metrics: Mapping[str, Any]) -> Table | None:
@@ -58,11 +58,9 @@ def total_table(metrics: Mapping[str, Any]) -> Table | None:
     scored = {key for key in metrics if key.rpartition(".")[0] in PARTS}
     others = [(k, v) for k, v in metrics.items() if k not in TOTALS and k not in scored]
     rows = [*known, *others]
-    return (
-        Table("The fit in numbers", ["quantity", "value"], ["text", "number"], rows)
-        if rows
-        else None
-    )
+    if not rows:
+        return None
+    return Table("The fit in numbers", ["quantity", "value"], ["text", "number"], rows)
 
 
 def prior_table(priors: Mapping[str, Any]) -> Table | None:
@@ -91,9 +89,9 @@ def plain(value: Any) -> str:
 def findings_table(findings: Sequence[Finding]) -> Table | None:
     """List all findings, the serious ones first."""
     ordered = sorted(findings, key=lambda finding: -LEVELS.index(finding.level))
-    rows = [(f.level, f.check, f.value, f.threshold, f.message, f.source) for f in ordered]
-    kinds: list[Kind] = ["level", "code", "number", "number", "text", "text"]
-    columns = ["result", "check", "value", "threshold", "what it says", "source"]
+    rows = [(f.level, f.check, f.message, f.value, f.threshold, f.source) for f in ordered]
+    kinds: list[Kind] = ["level", "code", "text", "number", "number", "text"]
+    columns = ["result", "check", "what it says", "value", "threshold", "source"]
     return Table("All checks", columns, kinds, rows) if rows else None
 
 
@@ -101,16 +99,14 @@ def parameter_table(rows: Sequence[Row]) -> Table | None:
     """List mean, sd and interval of the parameters of the forest plot."""
     with_truth = any(row.truth is not None for row in rows)
     cells = [
-        (
-            row.name, row.mean, row.sd, row.fit[0], row.fit[-1],
-            *_true_interval(row, with_truth),
-        )
+        (row.name, row.mean, row.sd, row.fit[0], row.fit[-1], *_true_interval(row, with_truth))
         for row in rows
-    ]  # fmt: skip
+    ]
     columns = ["parameter", "mean", "sd", "2.5 %", "97.5 %"]
     if with_truth:
         columns += ["true 2.5 %", "true 97.5 %"]
-    kinds: list[Kind] = ["code", *(["number"] * (len(columns) - 1))]  # type: ignore[list-item]
+    kinds: list[Kind] = ["code"]
+    kinds += ["number" for _ in columns[1:]]
     return Table("Parameters", columns, kinds, cells) if cells else None
 
 

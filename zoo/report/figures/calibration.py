@@ -1,10 +1,11 @@
-"""Do predicted probabilities and intervals come true on rows that were not fitted?"""
+"""Whether predicted probabilities and intervals come true on rows that were not fitted."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray
 from markupsafe import Markup
+from numpy.typing import NDArray
 from scipy import stats
 
 from zoo.diagnostics.finding import format_number, format_share
@@ -34,8 +35,8 @@ def calibration_pictures(tree: xarray.DataTree) -> list[Picture]:
     return pictures
 
 
-def _reliability(probability: Array, y: Array) -> Picture:
-    curve = reliability_curve(probability, y)
+def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
+    curve = reliability_curve(probability, y.astype(np.float64))
     confidence, right = probability.max(-1), probability.argmax(-1) == y
     accuracy = curve["accuracy"].to_numpy()
     middle = curve["confidence"].to_numpy()
@@ -79,9 +80,9 @@ def _reliability(probability: Array, y: Array) -> Picture:
                 f"the mean confidence is {format_share(float(confidence.mean()))}.",
             ),
         ],
-        "Left: of the rows predicted with a confidence of 80 %, 80 % should be right: points on the "
-        "dashed line. Below it the model is over-confident, above it under-confident; bars are 95 % "
-        "intervals, wide where there are few rows. Right: how sure the model is; wrong predictions "
+        "Left: of the rows predicted with a confidence of 80 %, 80 % should be right: points on "
+        "the dashed line. Below it the model is over-confident, above it under-confident; bars are "
+        "95 % intervals, wide where there are few rows. Right: how sure the model is; wrong predictions "
         "(hatched) should sit on the left.",
     )
 

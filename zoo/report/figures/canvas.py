@@ -1,7 +1,7 @@
-"""From matplotlib to inline SVG that takes its colours from the page, so light, dark and print work.
+"""From matplotlib to inline SVG that takes its colours from the page: light, dark and print.
 
-A figure is made of panels of one width, which the page lays out side by side where there is room and
-one below the other on a phone. matplotlib draws in the colours of the light page; afterwards every
+A figure is made of panels of one width, which the page lays out side by side where there is room
+and one below the other on a phone. matplotlib draws in the colours of the light page; afterwards every
 colour is replaced by the CSS variable of the same role.
 """
 

@@ -165,8 +165,8 @@ def _confusion(classes: Classes) -> Picture:
             )
         ],
         f"Held-out rows by right and by predicted class; {right} are on the diagonal. Numbers off "
-        "the diagonal are mistakes: a strong colour there is a pair of classes that the model confuses."
-        + (some if len(shown) < count else ""),
+        "the diagonal are mistakes: a strong colour there is a pair of classes that the model "
+        "confuses." + (some if len(shown) < count else ""),
     )
 
 

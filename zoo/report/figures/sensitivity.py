@@ -5,7 +5,7 @@ import xarray
 from markupsafe import Markup
 
 from zoo.diagnostics.finding import format_number
-from zoo.diagnostics.reading import Array, variable, variables
+from zoo.diagnostics.reading import Array, labels, variable, variables
 from zoo.report.figures.canvas import BAND, FIT, Picture
 from zoo.report.figures.densities import MIN_DRAWS, Side, central_range, density_panel, thin
 
@@ -28,9 +28,7 @@ def prior_picture(tree: xarray.DataTree) -> Picture | None:
     found.sort(key=lambda row: -row[0])
     panels = [_panel(name, after, *pair) for _, name, after, pair in found[:MAX_SITES]]
     left_out = len(found) - len(panels)
-    some = (
-        f" The {len(panels)} sites that changed most; {left_out} are left out." if left_out else ""
-    )
+    some = f" {left_out} sites that changed less are left out." if left_out else ""
     return Picture(
         panels,
         "Posterior (solid, filled) over prior (dotted). A posterior that equals its prior was not "
@@ -52,13 +50,10 @@ def _panel(name: str, array: xarray.DataArray, before: Array, after: Array) -> M
     # A prior many times as wide as the posterior would leave a needle.
     width = max(outer[1] - outer[0], 1e-12)
     bounds = max(bounds[0], outer[0] - 2 * width), min(bounds[1], outer[1] + 2 * width)
-    per_draw = array.size // int(
-        np.prod([array.sizes[d] for d in ("chain", "draw") if d in array.dims])
-    )
+    per_draw = len(labels(array))
     title = name if per_draw == 1 else f"{name} ({per_draw} elements)"
-    spread = [
-        format_number(float(np.subtract(*np.quantile(v, [0.75, 0.25])))) for v in (after, before)
-    ]
+    widths = [np.subtract(*np.quantile(values, [0.75, 0.25])) for values in (after, before)]
+    spread = [format_number(float(width)) for width in widths]
     alt = (
         f"{name}: interquartile range {spread[0]} after and {spread[1]} before seeing the data; "
         f"medians {format_number(float(np.median(after)))} and "

@@ -60,7 +60,7 @@ def _bars(slots: Mapping[str, Mapping[str, Any]]) -> Picture:
         axes.barh(place, np.ones(len(names)), 0.62, color=BAND, alpha=0.25)
         axes.barh(place, kept / groups, 0.62, color=FIT, alpha=0.75)
         for k in place:
-            axes.text(1.02, k, f"{kept[k]:.0f} of {groups[k]:.0f}", va="center")
+            axes.text(1.02, float(k), f"{kept[k]:.0f} of {groups[k]:.0f}", va="center")
         axes.set_yticks(place, [short(name, 22) for name in names])
         axes.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
         axes.set_xlim(0, 1.32)
