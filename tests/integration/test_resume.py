@@ -118,7 +118,7 @@ def test_killed_after_early_stopping_has_begun(command, process, tmp_path, whole
     assert_same_run(run, whole_validated)
 
 
-@pytest.mark.parametrize("stage", ["Fit.groups", "write_tree", "render_page"])
+@pytest.mark.parametrize("stage", ["Fit.groups", "write_tree", "render_report"])
 def test_stopped_while_results_are_written(command, tmp_path, whole, monkeypatch, stage):
     def stop(*arguments, **keywords):
         raise KeyboardInterrupt

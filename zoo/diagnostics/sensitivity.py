@@ -106,13 +106,10 @@ def _contrast(before: Array, after: Array) -> tuple[float, float] | None:
 
 def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
     """Measure the sensitivity of outputs and scalar sites to prior and likelihood."""
-    columns, values = _judged_columns(tree)
-    log_prior = _total(tree, "log_prior")
-    log_likelihood = _total(tree, "log_likelihood")
-    if not columns or log_prior is None or log_likelihood is None:
+    scaled = _scaled(tree)
+    if scaled is None:
         return []
-    if not len(values) == len(log_prior) == len(log_likelihood) or len(values) < MIN_DRAWS:
-        return []
+    columns, values, log_prior, log_likelihood = scaled
     prior = power_scaling(values, log_prior)
     likelihood = power_scaling(values, log_likelihood)
     k = int(prior.argmax())
@@ -144,6 +141,23 @@ def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
     ]
 
 
+def power_scaling_table(tree: xarray.DataTree) -> dict[str, tuple[float, float]]:
+    """Return the sensitivity of every judged quantity to prior and likelihood.
+
+    Returns
+    -------
+    dict
+        From names to two numbers; empty where the tree lacks the groups.
+    """
+    scaled = _scaled(tree)
+    if scaled is None:
+        return {}
+    columns, values, log_prior, log_likelihood = scaled
+    prior = power_scaling(values, log_prior).tolist()
+    likelihood = power_scaling(values, log_likelihood).tolist()
+    return dict(zip(columns, zip(prior, likelihood, strict=True), strict=True))
+
+
 def power_scaling(values: Array, log_density: Array) -> Array:
     """Return ArviZ's power-scaling sensitivity of every column.
 
@@ -164,6 +178,18 @@ def power_scaling(values: Array, log_density: Array) -> Array:
         }
     )
     return np.asarray(arviz_stats.psense(tree, group="prior")["f"].to_numpy(), np.float64)
+
+
+def _scaled(tree: xarray.DataTree) -> tuple[list[str], Array, Array, Array] | None:
+    """Return names and draws of what is judged, log prior and log likelihood; None if lacking."""
+    columns, values = _judged_columns(tree)
+    log_prior = _total(tree, "log_prior")
+    log_likelihood = _total(tree, "log_likelihood")
+    if not columns or log_prior is None or log_likelihood is None:
+        return None
+    if not len(values) == len(log_prior) == len(log_likelihood) or len(values) < MIN_DRAWS:
+        return None
+    return columns, values, log_prior, log_likelihood
 
 
 def _judged_columns(tree: xarray.DataTree) -> tuple[list[str], Array]:

@@ -1,5 +1,6 @@
-"""Reports: one self-contained page per run, made without torch or Pyro."""
+"""Reports: self-contained pages made from saved trees alone, without torch or Pyro."""
 
-from zoo.report.page import render_page
+from zoo.report.comparison import render_comparison
+from zoo.report.page import render_report
 
-__all__ = ["render_page"]
+__all__ = ["render_comparison", "render_report"]

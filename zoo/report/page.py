@@ -1,98 +1,262 @@
-"""The page of one run: what was fitted, how well it predicts, what was pruned, how it trained."""
+"""The page of one fit, from saved trees alone: verdict first, evidence after."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import jinja2
-import numpy as np
-from numpy.typing import NDArray
+import xarray
 
-#: Points of the loss curve on the page.
-CURVE_POINTS = 300
-WIDTH, HEIGHT = 720, 220
+from zoo.diagnostics import Finding, diagnose, verdict
+from zoo.diagnostics.reading import row_count, variables
+from zoo.diagnostics.sensitivity import SENSITIVE, power_scaling_table
+from zoo.report import tables
+from zoo.report.figures.calibration import calibration_pictures
+from zoo.report.figures.canvas import Picture
+from zoo.report.figures.forest import forest_picture, parameter_rows
+from zoo.report.figures.predictions import prediction_pictures
+from zoo.report.figures.sensitivity import prior_picture
+from zoo.report.figures.sparsity import sparsity_pictures
+from zoo.report.figures.training import elbo_picture
+from zoo.report.figures.truth import truth_pictures
+from zoo.report.tables import Table
+from zoo.report.templating import render
 
-#: How the numbers of metrics.json are called on the page.
-NAMES = {
-    "accuracy": "accuracy",
-    "nll": "negative log-likelihood per row",
-    "ece": "expected calibration error",
-    "brier": "Brier score",
-    "rmse": "root mean squared error",
-    "crps": "continuous ranked probability score",
+#: What the truth is called, by the attribute ``kind``.
+TRUTHS = {"nuts": "HMC (NUTS)", "exact": "the exact posterior"}
+
+#: Choices of a configuration that a reader wants to see first, where they were made.
+FACTS = {
+    "method": "method",
+    "guide": "guide",
+    "net": "network",
+    "likelihood": "likelihood",
+    "data": "data",
+    "target": "target",
 }
 
 
-def render_page(
-    *,
-    config: Mapping[str, Any],
-    priors: Mapping[str, str],
-    metrics: Mapping[str, float],
-    groups: Mapping[str, Any],
-    losses: NDArray[Any],
-    summary: str,
-    reference: str,
+@dataclass(frozen=True)
+class Section:
+    """A part of the page; without content it is left out."""
+
+    anchor: str
+    title: str
+    lead: str = ""
+    facts: Sequence[tuple[str, str]] = ()
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+    code: str = ""
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def filled(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self.facts or self.pictures or self.tables or self.code or self.notes)
+
+
+def render_report(
+    tree: xarray.DataTree,
+    truth: xarray.DataTree | None = None,
+    findings: Sequence[Finding] | None = None,
 ) -> str:
-    """Return the HTML page of a run. All text is escaped; the page loads nothing from elsewhere.
+    """Return the report of a fit as one HTML page that loads nothing from elsewhere.
 
     Parameters
     ----------
-    config
-        The run's configuration.
-    priors
-        The prior of every slot, as text.
-    metrics
-        The numbers of ``metrics.json``.
-    groups
-        The compression view as plain types.
-    losses
-        Loss of every step.
-    summary, reference
-        The method in one sentence, and where it comes from.
+    tree
+        A fit in ArviZ's schema. Groups that are missing leave their section out. Root attributes:
+        ``task``, ``method``, ``seed``, ``dimension``, ``identified``; JSON texts ``config``,
+        ``priors``, ``metrics``, ``groups``, ``versions``; texts ``summary``, ``reference``,
+        ``command``.
+    truth
+        The same quantities by NUTS or in closed form.
+    findings
+        The findings to show; by default those of `zoo.diagnostics.diagnose`.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("zoo.report"), autoescape=True, trim_blocks=True
-    )
-    return environment.get_template("run.html").render(
-        config=config,
-        priors=priors,
-        scores=_score_table(metrics),
-        metrics=metrics,
-        groups=groups,
-        curve=_curve(losses),
-        summary=summary,
-        reference=reference,
-        width=WIDTH,
-        height=HEIGHT,
-    )
-
-
-def _score_table(metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Arrange scores with one row per score and one column per part of the data."""
-    parts = [
-        part
-        for part in ("train", "test", "test.pruned")
-        if any(key.rpartition(".")[0] == part for key in metrics)
+    found = diagnose(tree, truth) if findings is None else list(findings)
+    attributes = _Attributes(tree)
+    sections = [
+        _fitted(tree, attributes),
+        _scores(attributes),
+        _training(tree, found),
+        _posterior(tree, truth),
+        Section(
+            "calibration",
+            "Calibration",
+            "Do probabilities and intervals come true on rows that were not fitted?",
+            pictures=calibration_pictures(tree),
+        ),
+        Section("predictions", "Predictions", pictures=prediction_pictures(tree)),
+        _sparsity(attributes),
+        _sensitivity(tree),
+        Section("checks", "All checks", tables=_present(tables.findings_table(found))),
+        _repeat(attributes),
     ]
-    rows = {
-        title: [metrics.get(f"{part}.{name}") for part in parts]
-        for name, title in NAMES.items()
-        if any(f"{part}.{name}" in metrics for part in parts)
+    serious = [f for level in ("fail", "warn") for f in found if f.level == level]
+    return render(
+        "report.html",
+        title=attributes.title,
+        subtitle=attributes.text("summary"),
+        verdict=verdict(found),
+        serious=serious,
+        counts={
+            level: sum(f.level == level for f in found) for level in ("fail", "warn", "ok", "info")
+        },
+        sections=[section for section in sections if section.filled],
+    )
+
+
+class _Attributes:
+    """The root attributes of a tree; what is missing or unreadable is empty."""
+
+    def __init__(self, tree: xarray.DataTree) -> None:
+        self._values = tree.attrs
+        self.config = self.mapping("config")
+
+    def text(self, name: str) -> str:
+        value = self._values.get(name, "")
+        return value if isinstance(value, str) else str(value)
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        try:
+            value = json.loads(self._values.get(name, "{}"))
+        except (TypeError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def title(self) -> str:
+        method = self.text("method") or str(self.config.get("method") or "Posterior")
+        return f"{method} on {self.config['data']}" if self.config.get("data") else method
+
+
+def _fitted(tree: xarray.DataTree, attributes: _Attributes) -> Section:
+    facts = [
+        (title, tables.plain(attributes.config[key]))
+        for key, title in FACTS.items()
+        if attributes.config.get(key) is not None
+    ]
+    if not attributes.config and attributes.text("method"):
+        facts.append(("method", attributes.text("method")))
+    if attributes.text("task"):
+        facts.append(("task", attributes.text("task")))
+    if rows := row_count(tree):
+        facts.append(("training rows kept in the tree", str(rows)))
+    if attributes.text("dimension"):
+        facts.append(("unknowns", attributes.text("dimension")))
+    if "posterior" in tree.children:
+        sizes = tree["posterior"].sizes
+        facts.append(("posterior draws", str(sizes.get("chain", 1) * sizes.get("draw", 1))))
+        facts.append(("sites", str(len(variables(tree, "posterior")))))
+    notes = [f"Reference: {attributes.text('reference')}"] if attributes.text("reference") else []
+    return Section(
+        "fitted",
+        "What was fitted",
+        facts=facts,
+        tables=_present(tables.prior_table(attributes.mapping("priors"))),
+        notes=notes,
+    )
+
+
+def _scores(attributes: _Attributes) -> Section:
+    metrics = attributes.mapping("metrics")
+    draws = attributes.config.get("num_samples")
+    averaged = f"Predictions are averages over {draws} posterior draws. " if draws else ""
+    return Section(
+        "scores",
+        "Scores",
+        f"{averaged}Test rows took no part in the fit; a large gap to the training rows is "
+        "over-fitting. Of all scores but accuracy, less is better.",
+        tables=_present(tables.score_table(metrics), tables.total_table(metrics)),
+    )
+
+
+def _training(tree: xarray.DataTree, findings: list[Finding]) -> Section:
+    return Section("training", "Training", pictures=_present(elbo_picture(tree, findings)))
+
+
+def _posterior(tree: xarray.DataTree, truth: xarray.DataTree | None) -> Section:
+    kind = "" if truth is None else str(truth.attrs.get("kind", ""))
+    words = TRUTHS.get(kind, "the truth")
+    rows = parameter_rows(tree, truth)
+    pictures = [] if truth is None else truth_pictures(tree, truth, words)
+    pictures += _present(forest_picture(rows, words))
+    listed = [tables.parameter_table(rows)]
+    if truth is None:
+        lead = "No truth was given, so how good the approximation is rests on the checks alone."
+        return Section("posterior", "Posterior", lead, pictures=pictures, tables=_present(*listed))
+    recipe = _Attributes(truth).mapping("recipe")
+    listed.append(tables.mapping_table("How the truth was made", recipe))
+    return Section(
+        "posterior",
+        f"Variational fit against {words}",
+        "The same model, with its posterior sampled or solved without a variational approximation. "
+        "Outputs, log joint and identified parameters are compared; the weights of a network are "
+        "not, because many settings of them are the same function.",
+        pictures=pictures,
+        tables=_present(*listed),
+    )
+
+
+def _sparsity(attributes: _Attributes) -> Section:
+    groups = attributes.mapping("groups")
+    slots = {
+        name: slot
+        for name, slot in (groups.get("slots") or {}).items()
+        if isinstance(slot, Mapping) and slot.get("groups")
     }
-    return {"parts": parts, "rows": rows}
+    if not slots:
+        return Section("sparsity", "Sparsity")
+    left = groups.get("weights_left_percent")
+    share = "" if left is None else f"{left:.1f} % of the weights can still influence the output. "
+    relaxed = groups.get("relaxed")
+    taken_back = (
+        f" Here the threshold was relaxed {relaxed} of {groups.get('relaxations')} steps, because "
+        "pruning cost too much on the training rows."
+        if relaxed
+        else ""
+    )
+    return Section(
+        "sparsity",
+        "Sparsity",
+        f"{share}Groups are ranked by how much they are noise; those above the threshold, which "
+        f"splits the scores of a layer into two clusters, are pruned.{taken_back}",
+        pictures=sparsity_pictures(slots),
+        tables=_present(tables.sparsity_table(slots)),
+    )
 
 
-def _curve(losses: NDArray[Any]) -> dict[str, Any] | None:
-    """Return the ELBO over steps as a polyline; the scale cuts off the first, steep part."""
-    if len(losses) < 2:
-        return None
-    pieces = np.array_split(-losses.astype(float), min(CURVE_POINTS, len(losses)))
-    values = np.array([piece.mean() for piece in pieces])
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return None
-    low, high = np.quantile(finite, 0.05), finite.max()
-    span = max(high - low, 1e-12)
-    heights = HEIGHT - np.clip((values - low) / span, 0, 1) * HEIGHT
-    columns = np.linspace(0, WIDTH, len(values))
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(columns, heights, strict=True))
-    return {"points": points, "low": float(low), "high": float(high), "steps": len(losses)}
+def _sensitivity(tree: xarray.DataTree) -> Section:
+    table = tables.power_scaling_rows(power_scaling_table(tree))
+    scaled = (
+        " The table tells how much predictions and scalar sites change when prior or likelihood "
+        f"get slightly more weight: values above {SENSITIVE} count, unless re-weighting is "
+        "noise (see the check sensitivity.power_scaling)."
+    )
+    return Section(
+        "sensitivity",
+        "Prior sensitivity",
+        "Did the prior matter?" + (scaled if table else ""),
+        pictures=_present(prior_picture(tree)),
+        tables=_present(table),
+    )
+
+
+def _repeat(attributes: _Attributes) -> Section:
+    config = {k: v for k, v in attributes.config.items() if k != "priors"}
+    facts = [("seed", attributes.text("seed"))] if attributes.text("seed") else []
+    return Section(
+        "repeat",
+        "How to repeat it",
+        facts=facts,
+        code=attributes.text("command"),
+        tables=_present(
+            tables.mapping_table("Configuration", config),
+            tables.mapping_table("Versions", attributes.mapping("versions")),
+        ),
+    )
+
+
+def _present(*items: Any) -> list[Any]:
+    return [item for item in items if item is not None]

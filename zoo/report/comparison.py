@@ -1,0 +1,61 @@
+"""The page of several runs side by side."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from zoo.diagnostics.finding import LEVELS
+from zoo.report.figures.differences import difference_picture
+from zoo.report.tables import Kind, Table
+from zoo.report.templating import render
+
+
+def render_comparison(
+    table: pd.DataFrame,
+    differences: Mapping[str, pd.DataFrame] | None = None,
+    *,
+    title: str = "Comparison of runs",
+    lead: str = "",
+) -> str:
+    """Return a page with runs side by side, in the style of the report.
+
+    Parameters
+    ----------
+    table
+        One row per run, named by the index. Numbers are shown with three digits, and columns whose
+        values are levels (``ok``, ``info``, ``warn``, ``fail``) as such.
+    differences
+        From the name of a score to a frame with one row per run and the columns ``difference``, to
+        one of the runs, and ``error``, the standard error of that difference.
+    title, lead
+        Heading, and a sentence below it.
+    """
+    pictures = [difference_picture(name, frame) for name, frame in (differences or {}).items()]
+    return render(
+        "comparison.html",
+        title=title,
+        lead=lead,
+        runs=_runs(table),
+        pictures=[picture for picture in pictures if picture is not None],
+    )
+
+
+def _runs(table: pd.DataFrame) -> Table:
+    kinds: list[Kind] = ["code", *(_kind(table[column]) for column in table.columns)]
+    cells = [
+        [_plain(value) for value in row] for row in table.astype(object).itertuples(index=False)
+    ]
+    rows = [[str(name), *row] for name, row in zip(table.index, cells, strict=True)]
+    return Table("Runs", ["run", *map(str, table.columns)], kinds, rows)
+
+
+def _kind(column: "pd.Series[Any]") -> Kind:
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        return "number"
+    return "level" if len(column) and column.isin(LEVELS).all() else "text"
+
+
+def _plain(value: Any) -> Any:
+    """Return None for what is missing, so that the page shows a dash."""
+    return None if pd.api.types.is_scalar(value) and pd.isna(value) else value

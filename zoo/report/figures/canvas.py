@@ -1,0 +1,166 @@
+"""From matplotlib to inline SVG that takes its colours from the page: light, dark and print.
+
+A figure is made of panels of one width, which the page lays out side by side where there is room
+and one below the other on a phone. matplotlib draws in the colours of the light page; afterwards every
+colour is replaced by the CSS variable of the same role.
+"""
+
+import hashlib
+import io
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Colours by role; the stylesheet holds the variables of the same names.
+INK, DIM, GRID = "#1c2431", "#5b6676", "#d9dee6"
+FIT, TRUTH, BAND = "#0b6bcc", "#c4500b", "#8b96a4"
+VARIABLES = {
+    INK: "--ink",
+    DIM: "--dim",
+    GRID: "--line",
+    FIT: "--fit",
+    TRUTH: "--truth",
+    BAND: "--band",
+}
+
+#: Size of a panel in points, 72 to the inch.
+WIDTH, HEIGHT = 420.0, 250.0
+
+#: Longest name that a figure shows.
+MAX_NAME = 28
+
+_STYLE: dict[str, Any] = {
+    "axes.edgecolor": BAND,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.labelcolor": DIM,
+    "axes.labelsize": 10.5,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.axisbelow": True,
+    "figure.facecolor": "none",
+    "font.size": 10.5,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "legend.fontsize": 10,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 1.6,
+    "path.simplify": True,
+    "path.simplify_threshold": 0.3,
+    "savefig.facecolor": "none",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "pyro-zoo",
+    # Names of sites and columns may hold dollar signs; they are no formulas.
+    "text.parse_math": False,
+    "text.color": INK,
+    "xtick.color": BAND,
+    "xtick.labelcolor": DIM,
+    "ytick.color": BAND,
+    "ytick.labelcolor": DIM,
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure: panels, and a caption that says what to look for."""
+
+    panels: Sequence[Markup]
+    caption: str
+
+
+def short(name: str, length: int = MAX_NAME) -> str:
+    """Return a name as it can stand in a figure: one line, visible characters, not too long.
+
+    >>> short("a" * 50, 9)
+    'aaaa…aaaa'
+    """
+    # Control characters and lone surrogates cannot be written as XML.
+    clean = "".join(c if unicodedata.category(c)[0] != "C" else "\ufffd" for c in name)
+    if len(clean) <= length:
+        return clean
+    half = (length - 1) // 2
+    return f"{clean[:half]}…{clean[-half:]}"
+
+
+def legend_above(axes: "Axes") -> None:
+    """Put the legend between title and data, where it hides nothing."""
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=3, columnspacing=1.4, handlelength=1.6
+    )
+
+
+def panel(paint: "Callable[[Axes], None]", *, alt: str, height: float = HEIGHT) -> Markup:
+    """Return one panel as an SVG element.
+
+    Parameters
+    ----------
+    paint
+        Draws on the axes it is given.
+    alt
+        What the panel shows, for those who do not see it.
+    height
+        In points.
+    """
+    # matplotlib takes half a second to import, and most commands draw nothing.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    content = io.StringIO()
+    with rc_context(_STYLE), warnings.catch_warnings():
+        # The reader's browser, not matplotlib, chooses the font.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+        paint(figure.subplots())
+        figure.savefig(content, format="svg", metadata={"Date": None})
+    return _inline(content.getvalue(), alt)
+
+
+def _inline(text: str, alt: str) -> Markup:
+    """Turn an SVG document into an element of an HTML page."""
+    for colour, name in VARIABLES.items():
+        text = text.replace(colour, f"var({name})")
+    root = ElementTree.fromstring(text)
+    prefix = f"f{hashlib.sha256(text.encode()).hexdigest()[:8]}-"
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.rpartition("}")[2] in ("metadata", "style"):
+                parent.remove(child)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        element.tail = None
+        element.attrib = {
+            key.rpartition("}")[2]: _prefixed(key.rpartition("}")[2], value, prefix)
+            for key, value in element.attrib.items()
+        }
+        if element.tag == "g" and not element.get("clip-path"):
+            # matplotlib names every group; nothing refers to these names.
+            element.attrib.pop("id", None)
+    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": alt}
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _prefixed(key: str, value: str, prefix: str) -> str:
+    """Make names of one figure differ from those of the others on the page."""
+    if key == "id":
+        return prefix + value
+    if key == "href":
+        return value.replace("#", f"#{prefix}")
+    if key in ("clip-path", "style"):
+        return value.replace("url(#", f"url(#{prefix}")
+    if key == "d":
+        return re.sub(r"\s+", " ", value).strip()
+    return value

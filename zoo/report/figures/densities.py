@@ -1,0 +1,113 @@
+"""Densities of draws, smoothed, of one quantity by several sources."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from arviz_stats.base import array_stats
+from markupsafe import Markup
+
+from zoo.diagnostics.reading import Array
+from zoo.report.figures.canvas import panel, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Points of a density curve; ArviZ takes no fewer than 100.
+POINTS = 100
+#: Draws behind a density curve; more are thinned evenly.
+MAX_DRAWS = 4000
+#: Room left and right of a density, as a part of its width.
+MARGIN = 0.08
+#: Fewer draws than this make no curve.
+MIN_DRAWS = 5
+
+
+@dataclass(frozen=True)
+class Side:
+    """Draws from one source, and how they are drawn."""
+
+    label: str
+    values: Array
+    colour: str
+    line: str = "-"
+    filled: bool = False
+
+
+def thin(values: Array, count: int = MAX_DRAWS) -> Array:
+    """Return at most this many of the finite values, evenly spaced."""
+    flat = values.ravel()
+    if len(flat) > count:
+        flat = flat[np.linspace(0, len(flat) - 1, count).round().astype(int)]
+    flat = flat.astype(np.float64)
+    return flat[np.isfinite(flat)]
+
+
+def density(values: Array, low: float, high: float) -> tuple[Array, Array] | None:
+    """Return grid and density of draws between two bounds, or None where there is no curve.
+
+    What lies outside counts: the curve holds only the share that lies inside.
+    """
+    inside = values[(values >= low) & (values <= high)]
+    if len(inside) < MIN_DRAWS or np.ptp(inside) <= 1e-9 * np.abs(inside).max():
+        return None
+    grid, height, _ = array_stats.kde(
+        inside, axis=-1, grid_len=POINTS, **_ends(inside, len(inside) < 0.99 * len(values))
+    )
+    return grid, height * len(inside) / len(values)
+
+
+def _ends(inside: Array, cut: bool) -> dict[str, Any]:
+    """Let a density run out at both ends, unless draws are cut off there or end at zero."""
+    at_zero = inside.min() >= 0 and inside.min() < inside.std()
+    if cut or at_zero:
+        return {"bound_correction": True}
+    return {
+        "bound_correction": False,
+        "custom_lims": _widened((float(inside.min()), float(inside.max()))),
+    }
+
+
+def central_range(values: Array, share: float) -> tuple[float, float]:
+    """Return the interval that holds this share of the values, the same on both sides."""
+    low, high = np.quantile(values, [(1 - share) / 2, (1 + share) / 2])
+    return float(low), float(high)
+
+
+def density_panel(
+    name: str, sides: list[Side], bounds: tuple[float, float], alt: str, *, legend: bool = False
+) -> Markup:
+    """Draw densities of one quantity over each other."""
+
+    def paint(axes: "Axes") -> None:
+        for side in sides:
+            _draw(axes, side, bounds)
+        axes.set_title(short(name, 44))
+        axes.set_ylim(bottom=0)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlim(*_widened(bounds))
+        if legend:
+            axes.legend(loc="best")
+
+    return panel(paint, alt=alt, height=190)
+
+
+def _draw(axes: "Axes", side: Side, bounds: tuple[float, float]) -> None:
+    curve = density(side.values, *bounds)
+    if curve is None:
+        # All draws are the same number, or none is in sight.
+        if len(side.values):
+            axes.axvline(
+                float(np.median(side.values)), color=side.colour, ls=side.line, label=side.label
+            )
+        return
+    axes.plot(*curve, color=side.colour, ls=side.line, label=side.label)
+    if side.filled:
+        axes.fill_between(*curve, color=side.colour, alpha=0.18, lw=0)
+
+
+def _widened(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
+    margin = MARGIN * (high - low) or max(abs(low), 1e-6)
+    return low - margin, high + margin

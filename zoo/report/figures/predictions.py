@@ -1,0 +1,201 @@
+"""What the model predicts beside what was observed."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray
+
+from zoo.diagnostics.finding import format_share
+from zoo.diagnostics.reading import Array, task_of
+from zoo.report.figures.canvas import (
+    BAND,
+    DIM,
+    FIT,
+    INK,
+    TRUTH,
+    Picture,
+    legend_above,
+    panel,
+    short,
+)
+from zoo.report.figures.densities import central_range, density, thin
+from zoo.report.held_out import Classes, held_out_classes, held_out_draws, training_draws
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Rows drawn with their interval.
+MAX_ROWS = 120
+#: Replicated data sets drawn over the observed one.
+REPLICATIONS = 25
+#: Classes of a confusion matrix; of more, those with the most mistakes are shown.
+MAX_CLASSES = 12
+#: Share of the draws inside a predictive interval.
+INTERVAL = 0.9
+
+
+def prediction_pictures(tree: xarray.DataTree) -> list[Picture]:
+    """Draw predictions of held-out rows, and data drawn from the model beside the training data."""
+    classes, held_out, training = (
+        held_out_classes(tree),
+        held_out_draws(tree),
+        training_draws(tree),
+    )
+    is_classes = task_of(tree) == "classification"
+    pictures = [] if classes is None else [_confusion(classes)]
+    rows = held_out or training
+    if rows is not None and not is_classes:
+        words = "training rows" if held_out is None else "held-out rows"
+        pictures.append(_observed_against_predicted(*rows, words))
+    if training is not None:
+        names = None if classes is None else classes.names
+        replicated = _frequencies(*training, names) if is_classes else _replications(*training)
+        pictures.append(replicated)
+    return pictures
+
+
+def _observed_against_predicted(samples: Array, y: Array, words: str) -> Picture:
+    low, middle, high = np.quantile(samples, [(1 - INTERVAL) / 2, 0.5, (1 + INTERVAL) / 2], axis=0)
+    inside = (y >= low) & (y <= high)
+    order = np.argsort(y)
+    shown = order[np.unique(np.linspace(0, len(y) - 1, min(MAX_ROWS, len(y))).astype(int))]
+
+    def against(axes: "Axes") -> None:
+        ends = [float(y[shown].min()), float(y[shown].max())]
+        axes.plot(ends, ends, color=BAND, lw=1.2)
+        hit, miss = shown[inside[shown]], shown[~inside[shown]]
+        axes.vlines(y[hit], low[hit], high[hit], color=FIT, alpha=0.35, lw=1.2)
+        axes.plot(y[hit], middle[hit], "o", ms=3.5, mew=0, color=FIT, label="inside its interval")
+        axes.vlines(y[miss], low[miss], high[miss], color=TRUTH, alpha=0.5, lw=1.2)
+        axes.plot(y[miss], middle[miss], "x", ms=5.5, color=TRUTH, label="outside")
+        axes.set_xlabel("observed")
+        axes.set_ylabel("predicted", color=DIM)
+        legend_above(axes)
+
+    def residuals(axes: "Axes") -> None:
+        axes.axhline(0, color=BAND, lw=1.2)
+        gap = y[shown] - middle[shown]
+        outside = ~inside[shown]
+        axes.plot(middle[shown][~outside], gap[~outside], "o", ms=3.5, mew=0, color=FIT)
+        axes.plot(middle[shown][outside], gap[outside], "x", ms=5.5, color=TRUTH)
+        axes.set_xlabel("predicted")
+        axes.set_ylabel("observed − predicted", color=DIM)
+
+    share = format_share(float(inside.mean()))
+    promised = format_share(INTERVAL)
+    alt = f"Observed against predicted values of {len(y)} {words}; {share} lie in their interval."
+    return Picture(
+        [
+            panel(against, alt=alt, height=280),
+            panel(residuals, alt=f"Residuals of the same rows. {alt}", height=280),
+        ],
+        f"Predictive medians of {words} with {promised} intervals ({len(shown)} of {len(y)} rows "
+        f"are drawn). About {promised} of the rows should be dots, inside their interval; {share} "
+        "are. Crosses in one corner, or residuals with a shape, mean that the model misses "
+        "something there.",
+    )
+
+
+def _replications(samples: Array, y: Array) -> Picture:
+    chosen = np.unique(np.linspace(0, len(samples) - 1, REPLICATIONS).astype(int))
+    low, high = central_range(np.concatenate([samples[chosen].ravel(), y]), 0.998)
+    bounds = min(low, float(y.min())), max(high, float(y.max()))
+
+    def paint(axes: "Axes") -> None:
+        for k, row in enumerate(chosen):
+            curve = density(thin(samples[row]), *bounds)
+            if curve is not None:
+                label = None if k else "drawn from the fit"
+                axes.plot(*curve, color=FIT, alpha=0.3, lw=0.8, label=label)
+        observed = density(thin(y), *bounds)
+        if observed is not None:
+            axes.plot(*observed, color=INK, lw=2, label="observed")
+        axes.set_yticks([])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("target")
+        if axes.lines:
+            legend_above(axes)
+
+    alt = f"Density of {len(y)} observed targets over densities of {len(chosen)} replicated sets."
+    return Picture(
+        [panel(paint, alt=alt)],
+        "Posterior predictive check on the training rows: data sets drawn from the fitted model "
+        "(thin) should look like the observed one (strong). A peak or tail that no thin line has "
+        "is something the model cannot make.",
+    )
+
+
+def _confusion(classes: Classes) -> Picture:
+    count = len(classes.names)
+    guess = classes.probability.argmax(-1)
+    matrix = np.zeros((count, count), int)
+    np.add.at(matrix, (classes.y, guess), 1)
+    mistakes = matrix.sum(0) + matrix.sum(1) - 2 * matrix.diagonal()
+    shown = np.sort(np.argsort(-mistakes, kind="stable")[:MAX_CLASSES])
+    part = matrix[np.ix_(shown, shown)]
+    names = [short(classes.names[k], 14) for k in shown]
+
+    def paint(axes: "Axes") -> None:
+        from matplotlib.patches import Rectangle
+
+        share = part / np.maximum(matrix[shown].sum(1, keepdims=True), 1)
+        for i, j in np.ndindex(*part.shape):
+            colour = FIT if i == j else TRUTH
+            if part[i, j]:
+                alpha = 0.08 + 0.42 * float(share[i, j])
+                square = Rectangle((j - 0.5, i - 0.5), 1, 1, fc=colour, alpha=alpha, lw=0)
+                axes.add_patch(square)
+                axes.text(j, i, str(part[i, j]), ha="center", va="center", color=INK)
+        axes.set_xticks(range(len(shown)), names, rotation=45 if len(shown) > 5 else 0)
+        axes.set_yticks(range(len(shown)), names)
+        axes.set_xlim(-0.5, len(shown) - 0.5)
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.grid(visible=False)
+        axes.set_xlabel("predicted class")
+        axes.set_ylabel("right class", color=DIM)
+
+    right = format_share(float((guess == classes.y).mean()))
+    some = f" Of {count} classes the {len(shown)} with the most mistakes are shown."
+    return Picture(
+        [
+            panel(
+                paint,
+                alt=f"Confusion matrix of {len(guess)} held-out rows; {right} are right.",
+                height=130 + 24 * len(shown),
+            )
+        ],
+        f"Held-out rows by right and by predicted class; {right} are on the diagonal. Numbers off "
+        "the diagonal are mistakes: a strong colour there is a pair of classes that the model "
+        "confuses." + (some if len(shown) < count else ""),
+    )
+
+
+def _frequencies(samples: Array, y: Array, names: list[str] | None) -> Picture:
+    labels = np.unique(y)[:MAX_CLASSES]
+    observed = np.array([(y == label).mean() for label in labels])
+    replicated = np.array([(samples == label).mean(1) for label in labels])
+    low, middle, high = np.quantile(replicated, [0.05, 0.5, 0.95], axis=1)
+    words = [_class_name(float(label), names) for label in labels]
+
+    def paint(axes: "Axes") -> None:
+        place = np.arange(len(labels))
+        axes.bar(place, observed, 0.7, color=BAND, alpha=0.35, label="observed")
+        axes.vlines(place, low, high, color=FIT, lw=2)
+        axes.plot(place, middle, "o", color=FIT, ms=5, label="drawn from the fit")
+        axes.set_xticks(place, words, rotation=45 if len(labels) > 5 else 0)
+        axes.set_ylabel("share of rows", color=DIM)
+        axes.grid(axis="x", visible=False)
+        legend_above(axes)
+
+    return Picture(
+        [panel(paint, alt=f"Shares of {len(labels)} classes, observed and drawn from the fit.")],
+        "Posterior predictive check on the training rows: how often every class is drawn from the "
+        "fitted model (dot, 90 % interval) beside how often it was observed (bar). Intervals that "
+        "miss their bar mean wrong base rates.",
+    )
+
+
+def _class_name(label: float, names: list[str] | None) -> str:
+    if names is not None and label.is_integer() and 0 <= label < len(names):
+        return short(names[int(label)], 14)
+    return f"{label:g}"

@@ -1,0 +1,103 @@
+"""Which groups of weights a compressing method keeps."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+
+from zoo.diagnostics.finding import format_number, format_share
+from zoo.diagnostics.reading import Array
+from zoo.report.figures.canvas import BAND, DIM, FIT, TRUTH, Picture, panel, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Layers that are drawn.
+MAX_SLOTS = 30
+#: Layers whose scores are drawn.
+MAX_SCORES = 6
+#: Points of a curve of scores.
+MAX_POINTS = 400
+
+
+def sparsity_pictures(slots: Mapping[str, Mapping[str, Any]]) -> list[Picture]:
+    """Draw the compression view of a tree.
+
+    Parameters
+    ----------
+    slots
+        For every slot the numbers ``kept`` and ``groups``, the ``threshold`` and, where known, the
+        ``scores`` of its groups.
+    """
+    if not slots:
+        return []
+    pictures = [_bars(dict(list(slots.items())[:MAX_SLOTS]))]
+    panels = [
+        drawn
+        for name, slot in list(slots.items())[:MAX_SCORES]
+        if (drawn := _scores(name, slot)) is not None
+    ]
+    if panels:
+        pictures.append(
+            Picture(
+                panels,
+                "Scores of the groups of a layer, sorted; groups above the dashed threshold are "
+                "pruned. Two clear levels with a step between them make pruning safe; a smooth "
+                "slope means that the threshold is a choice.",
+            )
+        )
+    return pictures
+
+
+def _bars(slots: Mapping[str, Mapping[str, Any]]) -> Picture:
+    names = list(slots)
+    kept = np.array([slot["kept"] for slot in slots.values()], float)
+    groups = np.array([slot["groups"] for slot in slots.values()], float)
+
+    def paint(axes: "Axes") -> None:
+        place = np.arange(len(names))
+        axes.barh(place, np.ones(len(names)), 0.62, color=BAND, alpha=0.25)
+        axes.barh(place, kept / groups, 0.62, color=FIT, alpha=0.75)
+        for k in place:
+            axes.text(1.02, float(k), f"{kept[k]:.0f} of {groups[k]:.0f}", va="center")
+        axes.set_yticks(place, [short(name, 22) for name in names])
+        axes.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
+        axes.set_xlim(0, 1.32)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.grid(axis="y", visible=False)
+
+    listed = "; ".join(
+        f"{short(name)} keeps {format_share(float(k / g))}"
+        for name, k, g in zip(names[:8], kept, groups, strict=False)
+    )
+    return Picture(
+        [panel(paint, alt=f"Groups kept per layer: {listed}.", height=60 + 28 * len(names))],
+        "Groups of weights kept (filled) per layer. A layer that keeps everything was not "
+        "compressed; one that keeps a single group may be a bottleneck.",
+    )
+
+
+def _scores(name: str, slot: Mapping[str, Any]) -> Markup | None:
+    scores: Array = np.sort(np.asarray(slot.get("scores", []), float))
+    scores = scores[np.isfinite(scores)]
+    if len(scores) < 2:
+        return None
+    shown = np.unique(np.linspace(0, len(scores) - 1, min(MAX_POINTS, len(scores))).astype(int))
+    threshold = float(slot["threshold"])
+
+    def paint(axes: "Axes") -> None:
+        axes.plot(shown + 1, scores[shown], ".", ms=4, color=FIT)
+        if np.isfinite(threshold):
+            axes.axhline(threshold, color=TRUTH, ls="--", lw=1.2)
+        axes.set_title(short(name, 44))
+        axes.set_xlabel("group, sorted")
+        axes.set_ylabel("score (more: noise)", color=DIM)
+
+    return panel(
+        paint,
+        alt=f"Sorted scores of {len(scores)} groups of {short(name)}, from "
+        f"{format_number(float(scores[0]))} to {format_number(float(scores[-1]))}, threshold "
+        f"{format_number(threshold)}.",
+        height=200,
+    )

@@ -1,0 +1,108 @@
+"""The fit over the truth: densities where they differ most, and all outputs at once."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray
+from markupsafe import Markup
+
+from zoo.diagnostics.finding import format_number
+from zoo.diagnostics.reading import Array
+from zoo.diagnostics.truth_distance import Pair, comparable_pairs, distances
+from zoo.report.figures.canvas import DIM, FIT, TRUTH, Picture, panel
+from zoo.report.figures.densities import Side, central_range, density_panel, thin
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Panels per kind of quantity.
+MAX_PANELS = 4
+#: Fewest and most points of a scatter plot.
+MIN_POINTS, MAX_POINTS = 8, 400
+
+TITLES = {"functions": "output", "log_joint": "log joint", "parameters": "parameter"}
+
+
+def truth_pictures(tree: xarray.DataTree, truth: xarray.DataTree, words: str) -> list[Picture]:
+    """Draw every quantity that both trees hold.
+
+    Parameters
+    ----------
+    tree, truth
+        The fit and the truth.
+    words
+        What the truth is called in legends.
+    """
+    pairs = comparable_pairs(tree, truth)
+    pictures = [_scatter(pair, words) for pair in pairs if len(pair.columns) >= MIN_POINTS]
+    panels = [made for pair in pairs for made in _overlays(pair, words)]
+    if panels:
+        pictures.append(
+            Picture(
+                panels,
+                f"Draws of the fit (solid, filled) over the truth by {words} (dashed), for the "
+                "quantities that differ most; distances in true standard deviations. The curves "
+                "should coincide. A filled curve that is too narrow is a fit too sure of itself; "
+                "one that sits beside the dashed line is biased.",
+            )
+        )
+    return pictures
+
+
+def _overlays(pair: Pair, words: str) -> list[Markup]:
+    apart = distances(pair.fit, pair.truth)
+    worst = np.argsort(-apart)[:MAX_PANELS]
+    return [_overlay(pair, int(k), float(apart[k]), words) for k in worst]
+
+
+def _overlay(pair: Pair, k: int, apart: float, words: str) -> Markup:
+    fit, truth = thin(pair.fit[:, k]), thin(pair.truth[:, k])
+    ranges = [central_range(fit, 0.999), central_range(truth, 0.999)]
+    bounds = min(low for low, _ in ranges), max(high for _, high in ranges)
+    kind = TITLES[pair.name]
+    name = kind if pair.name == "log_joint" else f"{kind} {pair.columns[k]}"
+    alt = (
+        f"{name}: the fit has mean {format_number(float(fit.mean()))} and sd "
+        f"{format_number(float(fit.std()))}, the truth {format_number(float(truth.mean()))} and "
+        f"{format_number(float(truth.std()))}; distance {format_number(apart)} true sds."
+    )
+    sides = [Side("fit", fit, FIT, filled=True), Side(words, truth, TRUTH, "--")]
+    return density_panel(
+        f"{name}, distance {format_number(apart)}", sides, bounds, alt, legend=True
+    )
+
+
+def _scatter(pair: Pair, words: str) -> Picture:
+    shown = np.unique(
+        np.linspace(0, len(pair.columns) - 1, min(MAX_POINTS, len(pair.columns))).astype(int)
+    )
+    fit, truth = pair.fit[:, shown], pair.truth[:, shown]
+    ratio = float(np.median(fit.std(0, ddof=1) / truth.std(0, ddof=1)))
+    panels = [
+        _diagonal(fit.mean(0), truth.mean(0), f"means of {pair.words}", words),
+        _diagonal(fit.std(0, ddof=1), truth.std(0, ddof=1), f"sds of {pair.words}", words),
+    ]
+    return Picture(
+        panels,
+        f"Every point is one of {len(shown)} "
+        f"{'outputs at fixed inputs' if pair.name == 'functions' else 'parameters'}. Points should "
+        "lie on the dashed line. Left: points off the line are biased. Right: points below it have "
+        f"too small an uncertainty; the median ratio of sds is {format_number(ratio)}.",
+    )
+
+
+def _diagonal(fit: Array, truth: Array, title: str, words: str) -> Markup:
+    def paint(axes: "Axes") -> None:
+        low, high = float(min(fit.min(), truth.min())), float(max(fit.max(), truth.max()))
+        margin = 0.05 * (high - low) or 1e-6
+        axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
+        axes.plot([low, high], [low, high], color=TRUTH, ls="--", lw=1.2)
+        axes.plot(truth, fit, "o", ms=5, mew=0, alpha=0.6, color=FIT)
+        axes.set_xlabel(words)
+        axes.set_ylabel("fit", color=DIM)
+        axes.set_title(title)
+
+    largest = format_number(float(np.abs(fit - truth).max()))
+    return panel(
+        paint, alt=f"{title}, fit against truth; the largest difference is {largest}.", height=280
+    )

@@ -1,0 +1,132 @@
+"""Tables of the report: columns with a kind, rows of plain values; the template formats them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from zoo.diagnostics import Finding
+from zoo.diagnostics.finding import LEVELS
+from zoo.report.figures.forest import Row
+
+Kind = Literal["text", "code", "number", "level"]
+
+#: How the numbers of metrics.json are called on the page.
+NAMES = {
+    "accuracy": "accuracy",
+    "nll": "negative log-likelihood per row",
+    "ece": "expected calibration error",
+    "brier": "Brier score",
+    "rmse": "root mean squared error",
+    "crps": "continuous ranked probability score",
+}
+PARTS = {"train": "training rows", "test": "test rows", "test.pruned": "test rows, pruned"}
+TOTALS = {
+    "elbo": "ELBO (nats)",
+    "kl": "KL between posterior and prior (nats)",
+    "weights_left_percent": "weights left after pruning (%)",
+    "steps": "steps",
+    "seconds": "seconds of training",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that the reader can sort."""
+
+    caption: str
+    columns: Sequence[str]
+    kinds: Sequence[Kind]
+    rows: Sequence[Sequence[Any]]
+
+
+def score_table(metrics: Mapping[str, Any]) -> Table | None:
+    """Arrange scores with one row per score and one column per part of the data."""
+    parts = [p for p in PARTS if any(key.rpartition(".")[0] == p for key in metrics)]
+    names = {key.rpartition(".")[2] for key in metrics if key.rpartition(".")[0] in parts}
+    ordered = [*(n for n in NAMES if n in names), *sorted(names - set(NAMES))]
+    if not ordered:
+        return None
+    rows = [[NAMES.get(n, n), *(metrics.get(f"{p}.{n}") for p in parts)] for n in ordered]
+    kinds: list[Kind] = ["text"]
+    kinds += ["number" for _ in parts]
+    return Table("Scores", ["score", *(PARTS[p] for p in parts)], kinds, rows)
+
+
+def total_table(metrics: Mapping[str, Any]) -> Table | None:
+    """Arrange the numbers that belong to no part of the data."""
+    known = [(title, metrics[key]) for key, title in TOTALS.items() if key in metrics]
+    scored = {key for key in metrics if key.rpartition(".")[0] in PARTS}
+    others = [(k, v) for k, v in metrics.items() if k not in TOTALS and k not in scored]
+    rows = [*known, *others]
+    if not rows:
+        return None
+    return Table("The fit in numbers", ["quantity", "value"], ["text", "number"], rows)
+
+
+def prior_table(priors: Mapping[str, Any]) -> Table | None:
+    """List the prior of every slot."""
+    rows = [(slot, str(prior)) for slot, prior in priors.items()]
+    return Table("Priors as used", ["slot", "prior"], ["code", "code"], rows) if rows else None
+
+
+def mapping_table(caption: str, values: Mapping[str, Any]) -> Table | None:
+    """List a mapping; what is None is left out."""
+    rows = [(key, plain(value)) for key, value in values.items() if value is not None]
+    return Table(caption, ["name", "value"], ["text", "code"], rows) if rows else None
+
+
+def plain(value: Any) -> str:
+    """Return a value of a configuration as a reader writes it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {plain(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(item) for item in value)
+    return str(value)
+
+
+def findings_table(findings: Sequence[Finding]) -> Table | None:
+    """List all findings, the serious ones first."""
+    ordered = sorted(findings, key=lambda finding: -LEVELS.index(finding.level))
+    rows = [(f.level, f.check, f.message, f.value, f.threshold, f.source) for f in ordered]
+    kinds: list[Kind] = ["level", "code", "text", "number", "number", "text"]
+    columns = ["result", "check", "what it says", "value", "threshold", "source"]
+    return Table("All checks", columns, kinds, rows) if rows else None
+
+
+def parameter_table(rows: Sequence[Row]) -> Table | None:
+    """List mean, sd and interval of the parameters of the forest plot."""
+    with_truth = any(row.truth is not None for row in rows)
+    cells = [
+        (row.name, row.mean, row.sd, row.fit[0], row.fit[-1], *_true_interval(row, with_truth))
+        for row in rows
+    ]
+    columns = ["parameter", "mean", "sd", "2.5 %", "97.5 %"]
+    if with_truth:
+        columns += ["true 2.5 %", "true 97.5 %"]
+    kinds: list[Kind] = ["code"]
+    kinds += ["number" for _ in columns[1:]]
+    return Table("Parameters", columns, kinds, cells) if cells else None
+
+
+def _true_interval(row: Row, wanted: bool) -> tuple[Any, ...]:
+    if not wanted:
+        return ()
+    return (None, None) if row.truth is None else (row.truth[0], row.truth[-1])
+
+
+def power_scaling_rows(scaled: Mapping[str, tuple[float, float]]) -> Table | None:
+    """List sensitivities to prior and likelihood."""
+    rows = [(name, prior, likelihood) for name, (prior, likelihood) in scaled.items()]
+    columns = ["quantity", "to the prior", "to the likelihood"]
+    kinds: list[Kind] = ["code", "number", "number"]
+    return Table("Power-scaling sensitivity", columns, kinds, rows) if rows else None
+
+
+def sparsity_table(slots: Mapping[str, Mapping[str, Any]]) -> Table | None:
+    """List what is kept of every slot."""
+    rows = [(n, s["kept"], s["groups"], s.get("threshold")) for n, s in slots.items()]
+    columns = ["slot", "groups kept", "of", "threshold"]
+    kinds: list[Kind] = ["code", "number", "number", "number"]
+    return Table("Groups of weights", columns, kinds, rows) if rows else None

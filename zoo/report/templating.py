@@ -1,0 +1,76 @@
+"""Templates to pages: styles and script inlined, and a policy that forbids everything else."""
+
+import base64
+import hashlib
+import re
+from functools import cache
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from zoo.diagnostics.finding import LEVELS, format_number
+
+#: A word and a sign for every level, so that nothing rests on colour alone.
+WORDS = {"ok": "Passed", "info": "Note", "warn": "Warning", "fail": "Failed"}
+SIGNS = {"ok": "✓", "info": "i", "warn": "!", "fail": "✕"}
+
+
+def render(template: str, **context: Any) -> str:
+    """Return a page. Everything in the context is escaped, except markup that figures made."""
+    environment = _environment()
+    script = _static(environment, "page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    return environment.get_template(template).render(
+        **context,
+        # The package's own files, not user text.
+        css=Markup(_static(environment, "page.css")),
+        script=Markup(script),
+        policy=policy,
+    )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("zoo.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"number": _number, "tidy": _tidy, "breakable": _breakable}
+    environment.globals |= {"words": WORDS, "signs": SIGNS, "levels": LEVELS}
+    return environment
+
+
+def _static(environment: jinja2.Environment, name: str) -> str:
+    assert environment.loader is not None
+    source, _, _ = environment.loader.get_source(environment, name)
+    return source
+
+
+def _tidy(value: Any) -> Any:
+    """Keep a number and its percent sign on one line."""
+    return value.replace(" %", "\u00a0%") if isinstance(value, str) else value
+
+
+def _breakable(name: Any) -> Markup:
+    """Let a long name break after its dots and underscores."""
+    escaped = str(escape(str(name)))
+    return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", escaped))
+
+
+def _number(value: Any) -> str:
+    """Format a number for a table; text that stands where a number should is shown as it is."""
+    if value is None or isinstance(value, str):
+        return "–" if value is None else value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value}"
+    return format_number(float(value))
