@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.infer.autoguide import AutoMultivariateNormal
@@ -51,15 +52,16 @@ class FullRank(Guide):
                 f"{MAX_UNKNOWNS} unknowns are accepted"
             )
         start = init_to_value(values={name: value.detach() for name, value in init.items()})
-        self.auto = AutoMultivariateNormal(model, init_loc_fn=start, init_scale=init_scale)
-        with poutine.block():
+        with poutine.block(), _own_parameters():
+            self.auto = AutoMultivariateNormal(model, init_loc_fn=start, init_scale=init_scale)
             self.auto()  # makes the parameters
             nodes: dict[str, Any] = dict(poutine.trace(model).get_trace().nodes)
         self.supports = {name: nodes[name]["fn"].support for name in init}
 
     def sample_sites(self) -> dict[str, Tensor]:
         """Sample all sites together."""
-        values: dict[str, Tensor] = self.auto()
+        with _own_parameters():
+            values: dict[str, Tensor] = self.auto()
         return {name: values[name] for name in self.supports}
 
     def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
@@ -73,5 +75,11 @@ class FullRank(Guide):
             u = transform.inv(values[name])
             flat.append(u.reshape(-1))
             correction = correction + transform.log_abs_det_jacobian(u, values[name]).sum()
-        total: Tensor = self.auto.get_posterior().log_prob(torch.cat(flat)) - correction
+        with _own_parameters():
+            total: Tensor = self.auto.get_posterior().log_prob(torch.cat(flat)) - correction
         return total
+
+
+def _own_parameters() -> Any:
+    """Keep Pyro from sharing the parameters of all guides of this class by their names."""
+    return pyro.settings.context(module_local_params=True)

@@ -5,6 +5,7 @@ import io
 import re
 
 import arviz_stats
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -42,10 +43,16 @@ def tree(wine_run):
 def test_tree_has_the_groups_of_the_schema(tree):
     assert set(tree.children) == {
         "posterior",
+        "prior",
         "sample_stats",
         "log_likelihood",
+        "log_prior",
         "posterior_predictive",
+        "prior_predictive",
         "observed_data",
+        "constant_data",
+        "functions",
+        "held_out",
         "optimization",
     }
     assert tree["log_likelihood"]["y"].dims == ("chain", "draw", "obs_id")
@@ -53,7 +60,16 @@ def test_tree_has_the_groups_of_the_schema(tree):
     assert tree["posterior_predictive"]["y"].shape == (1, 10, 142)
     assert tree["observed_data"]["y"].dims == ("obs_id",)
     assert tree["optimization"]["loss"].shape == (1, 30)
-    assert set(tree["sample_stats"].data_vars) == {"log_prior", "log_q"}
+    assert tree["optimization"]["gradient_norm"].shape == (1, 3)
+    assert tree["functions"]["f"].shape == (1, 10, 32, 3)
+    assert tree["held_out"]["probability"].shape == (36, 3)
+    assert tree["constant_data"]["x"].shape == (142, 13)
+    assert set(tree["sample_stats"].data_vars) == {"log_prior", "log_q", "lp"}
+    np.testing.assert_allclose(
+        tree["sample_stats"]["lp"] - tree["log_likelihood"]["y"].sum("obs_id"),
+        sum(tree["log_prior"].data_vars.values()),
+        rtol=1e-4,
+    )
     assert tree.attrs["method"] == "group_horseshoe"
 
 
@@ -66,7 +82,7 @@ def test_tree_holds_the_draws_of_the_fit(tree, wine_run):
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter:UserWarning:arviz_stats")
 def test_arviz_computes_loo_and_a_summary(zoo_here, tmp_path):
     options = ("--net", "linear", "--num-steps", "100", "--num-samples", "200", "--lr", "0.05")
-    assert zoo_here("fit", "mean_field", "--data", "linear", *options, "--out", "run").code == 0
+    assert zoo_here("fit", "mean_field", "--data", "linear", *options, "--out", "run").finished
     tree = read_tree(tmp_path / "run/posterior.nc")
     loo = arviz_stats.loo(tree)
     assert loo.n_data_points == 160
@@ -105,7 +121,7 @@ def test_hostile_names_are_escaped(zoo_here, tmp_path, flowers):
     frame.to_csv(tmp_path / name, index=False)
     options = ("--num-steps", "3", "--num-samples", "5", "--ignore", "{{ 7 * 7 }}")
     outcome = zoo_here("fit", "mean_field", "--data", name, "--target", HOSTILE, *options)
-    assert outcome.code == 0, outcome
+    assert outcome.finished, outcome
     text, page = parse(tmp_path / "runs/1")
     assert "script" not in page.tags
     assert "&lt;script&gt;alert(1)" in text

@@ -15,7 +15,7 @@ def test_the_good_table_is_accepted(zoo_here, tmp_path):
     outcome = zoo_here(
         "fit", "mean_field", "--data", "t.csv", "--target", "y", "--num-steps", "3", "--out", "run"
     )
-    assert outcome.code == 0, outcome
+    assert outcome.finished, outcome
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_a_bad_choice_of_data(refused, tmp_path, arguments, fragments):
 def test_changed_data_do_not_repeat_a_run(zoo_here, refused, tmp_path):
     (tmp_path / "t.csv").write_text(GOOD)
     options = ("--target", "y", "--num-steps", "3", "--num-samples", "5", "--out", "first")
-    assert zoo_here("fit", "mean_field", "--data", "t.csv", *options).code == 0
+    assert zoo_here("fit", "mean_field", "--data", "t.csv", *options).finished
     (tmp_path / "t.csv").write_text(GOOD.replace("1,1,b", "1,2,b"))
     message = refused("fit", "--config", "first/config.yaml", "--out", "second")
     assert "'t.csv' are not those of the configuration" in message
-    assert zoo_here("fit", "--config", "first/config.yaml", "--data", "t.csv").code == 0
+    assert zoo_here("fit", "--config", "first/config.yaml", "--data", "t.csv").finished
 
 
 def test_images_that_are_not_there(refused, tmp_path, monkeypatch):

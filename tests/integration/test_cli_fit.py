@@ -87,7 +87,7 @@ def test_default_directories_are_numbered_and_the_configuration_repeats_the_run(
     zoo_here, tmp_path, wine_run
 ):
     first = zoo_here("fit", "group_horseshoe", "--data", "wine", *TINY)
-    assert first.code == 0
+    assert first.finished
     assert "run     runs/1\n" in first.out
     assert "report  runs/1/report.html\n" in first.out
     assert "test.accuracy" in first.out
@@ -101,7 +101,7 @@ def test_default_directories_are_numbered_and_the_configuration_repeats_the_run(
 def test_flags_override_the_configuration(zoo_here, tmp_path, wine_run):
     config = wine_run / "config.yaml"
     flags = ("--num-steps", "3", "--seed", "1", "--prior", "2.weight=Normal(0, 2)")
-    assert zoo_here("fit", "--config", config, *flags, "--out", "new").code == 0
+    assert zoo_here("fit", "--config", config, *flags, "--out", "new").finished
     stored = yaml.safe_load((tmp_path / "new/config.yaml").read_text())
     assert (stored["method"], stored["num_steps"], stored["seed"]) == ("group_horseshoe", 3, 1)
     assert stored["priors"] == {"2.weight": "Normal(loc=0, scale=2)"}
@@ -114,7 +114,7 @@ def test_other_data_may_be_put_into_a_configuration(zoo_here, tmp_path, wine_run
     outcome = zoo_here(
         "fit", "--config", config, "--data", "breast_cancer", "--net", "mlp", "--num-steps", "3"
     )
-    assert outcome.code == 0, outcome
+    assert outcome.finished, outcome
     assert yaml.safe_load((tmp_path / "runs/1/config.yaml").read_text())["data"] == "breast_cancer"
 
 
@@ -124,7 +124,7 @@ def test_priors_of_flags_and_configuration_are_joined(zoo_here, tmp_path):
         "priors: {'*weight': {dist: StudentT, df: 3, loc: 0, scale: 1}, '*bias': 'Normal(0, 5)'}\n"
     )
     flags = ("--prior", "*bias=Laplace(0, 1)", "--prior", "noise=HalfNormal(1)")
-    assert zoo_here("fit", "--config", "base.yaml", *flags).code == 0
+    assert zoo_here("fit", "--config", "base.yaml", *flags).finished
     priors = yaml.safe_load((tmp_path / "runs/1/config.yaml").read_text())["priors"]
     assert priors == {
         "*weight": "StudentT(df=3, loc=0, scale=1)",
@@ -143,7 +143,7 @@ def test_networks(zoo_here, tmp_path, net):
         "    return nn.Sequential(nn.BatchNorm1d(num_inputs), nn.Linear(num_inputs, num_outputs))\n"
     )
     outcome = zoo_here("fit", "mean_field", "--data", "wine", "--net", net, "--num-steps", "3")
-    assert outcome.code == 0, outcome
+    assert outcome.finished, outcome
     assert not outcome.err
 
 
@@ -151,7 +151,7 @@ def test_networks(zoo_here, tmp_path, net):
 def test_group_priors_on_biases(zoo_here, prior):
     options = ("--prior", prior, "--num-steps", "3", "--num-samples", "5")
     outcome = zoo_here("fit", "mean_field", "--data", "wine", *options)
-    assert outcome.code == 0, outcome
+    assert outcome.finished, outcome
 
 
 def test_numbered_directories_are_never_shared(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ NEVER = ("--checkpoint-every", "100000")
 
 def finished(command, directory, *arguments):
     outcome = command(directory, *arguments, "--out", "whole")
-    assert outcome.code == 0, outcome
+    assert outcome.finished, outcome
     return directory / "whole"
 
 
@@ -71,7 +71,7 @@ def test_killed_in_the_middle_of_an_epoch(command, process, tmp_path, whole):
     assert 0 < checkpoint_step(run) < 120
     assert not (run / "metrics.json").exists()
     outcome = command(tmp_path, "fit", "--resume", "run")
-    assert outcome.code == 0, outcome
+    assert outcome.finished, outcome
     assert_same_run(run, whole)
 
 
@@ -100,7 +100,7 @@ def test_interrupted_by_ctrl_c(command, process, tmp_path, whole):
     assert err == (
         "zoo: interrupted; the checkpoint is saved. Continue with: zoo fit --resume run\n"
     )
-    assert command(tmp_path, "fit", "--resume", "run").code == 0
+    assert command(tmp_path, "fit", "--resume", "run").finished
     assert_same_run(run, whole)
 
 
@@ -114,7 +114,7 @@ def test_killed_after_early_stopping_has_begun(command, process, tmp_path, whole
     with process(tmp_path, "-m", "zoo", *VALIDATED, *OFTEN, "--out", "run") as child:
         wait_for(child, run / "checkpoint.safetensors", has_a_best)
         child.kill()
-    assert command(tmp_path, "fit", "--resume", "run").code == 0
+    assert command(tmp_path, "fit", "--resume", "run").finished
     assert_same_run(run, whole_validated)
 
 
@@ -131,7 +131,7 @@ def test_stopped_while_results_are_written(command, tmp_path, whole, monkeypatch
     run = tmp_path / "run"
     with pytest.raises(StoreError, match="is not finished"):
         zoo.load(run)
-    assert command(tmp_path, "fit", "--resume", "run").code == 0
+    assert command(tmp_path, "fit", "--resume", "run").finished
     assert {path.name for path in run.iterdir()} == {path.name for path in whole.iterdir()}
 
 

@@ -58,7 +58,7 @@ def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Call
     )
     copies = tree_map_only(Tensor, Tensor.clone, inputs)
     with torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # inside the compiler
+        warnings.simplefilter("ignore")  # the compiler's, about itself
         compiled(*copies)  # compilation happens at the first call
     return compiled
 

@@ -126,6 +126,9 @@ def site_divergences(program: Callable[[], Any], guide: Guide) -> dict[str, tupl
         if site["type"] != "sample":
             continue
         q: Any = site["fn"]
+        if name not in model_trace.nodes:  # auxiliary
+            divergences[name] = (q.log_prob(site["value"]).sum(), False)
+            continue
         p: Any = model_trace.nodes[name]["fn"]
         try:
             divergences[name] = (kl_divergence(q, p).sum(), True)
