@@ -85,7 +85,7 @@ def test_killed_before_the_first_checkpoint(process, tmp_path, whole):
     # In a third process, so that nothing is left of the first.
     with process(tmp_path, "-m", "zoo", "fit", "--resume", "run") as child:
         out, err = child.communicate(timeout=60)
-    assert (child.returncode, err) == (0, "")
+    assert (child.returncode in (0, 3), err) == (True, "")
     assert "run     run\n" in out
     assert_same_run(run, whole)
 

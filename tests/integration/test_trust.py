@@ -116,7 +116,7 @@ def test_runs_side_by_side(judged, command, tmp_path):
         table.loc["other", "nll"] - table.loc["run", "nll"], rel=1e-3
     )
     assert table.loc["other", "difference_error"] > 0
-    assert table.loc["other", "priors"] == "*weight=Normal(0, 0.001)"
+    assert table.loc["other", "priors"] == "*weight=Normal(loc=0, scale=0.001)"
     assert np.isfinite(table.loc["run", "distance_to_truth"])
     for name in ("c.csv", "c.json", "c.html"):
         outcome = command(tmp_path, "compare", run, other, "--out", name)
