@@ -130,6 +130,7 @@ def _attributes(
         "seed": config.seed,
         "task": fitted.schema.task,
         "dimension": sum(value[0].numel() for value in sites.values()),
+        "parameters": ", ".join(model.slots),
         "identified": ", ".join(identified_slots(model.net, list(model.slots))),
         "config": json.dumps(config.model_dump(mode="json")),
         "priors": json.dumps(priors),

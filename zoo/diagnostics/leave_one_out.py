@@ -8,8 +8,15 @@ import xarray
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from zoo.diagnostics.approximation import MIN_DRAWS, pareto_khat, smoothed_log_weights, usable_khat
-from zoo.diagnostics.finding import Finding, format_number, format_share
+from zoo.diagnostics.approximation import (
+    MAX_DIMENSION,
+    MIN_DRAWS,
+    dimension_of,
+    pareto_khat,
+    smoothed_log_weights,
+    usable_khat,
+)
+from zoo.diagnostics.finding import Finding, Level, format_number, format_share
 from zoo.diagnostics.reading import SEED, Array, draws, scalar_draws, task_of, variable
 from zoo.diagnostics.uniformity import pit_finding, uniformity
 
@@ -39,7 +46,13 @@ def loo_findings(tree: xarray.DataTree) -> list[Finding]:
         return []
     correction = _posterior_correction(tree, len(log_likelihood))
     elpd, khat, weights = leave_one_out(log_likelihood[:, rows], correction)
-    findings = _loo_summary(elpd, khat, len(log_likelihood), correction is not None)
+    findings = _loo_summary(
+        elpd,
+        khat,
+        len(log_likelihood),
+        corrected=correction is not None,
+        dimension=dimension_of(tree),
+    )
     if task_of(tree) != "classification":
         findings += _loo_pit(tree, rows, weights)
     return findings
@@ -86,7 +99,9 @@ def _posterior_correction(tree: xarray.DataTree, count: int) -> Array | None:
     return weights
 
 
-def _loo_summary(elpd: Array, khat: Array, num_draws: int, corrected: bool) -> list[Finding]:
+def _loo_summary(
+    elpd: Array, khat: Array, num_draws: int, *, corrected: bool, dimension: int
+) -> list[Finding]:
     threshold = usable_khat(num_draws)
     share = float((khat > threshold).mean())
     error = float(elpd.std() / np.sqrt(len(elpd)))
@@ -102,9 +117,11 @@ def _loo_summary(elpd: Array, khat: Array, num_draws: int, corrected: bool) -> l
         SOURCE,
     )
     bad = share > MAX_BAD_K
+    # Many unknowns make weights useless whatever the posterior is like, as they do for k-hat.
+    poor: Level = "info" if dimension > MAX_DIMENSION else "warn"
     pareto = Finding(
         "predictive.loo_pareto_k",
-        "warn" if bad else "ok",
+        poor if bad else "ok",
         share,
         MAX_BAD_K,
         f"{format_share(share)} of the rows have a Pareto k above {format_number(threshold)}, the "

@@ -86,6 +86,19 @@ def identified(tree: xarray.DataTree) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def parameters(tree: xarray.DataTree) -> list[str]:
+    """Return the variables of the posterior that mean something on their own.
+
+    The root attribute ``parameters`` lists them, comma separated; without it all do. Sites that
+    only matter in a product, such as the scales of a horseshoe, are not among them.
+    """
+    known = variables(tree, "posterior")
+    if "parameters" not in tree.attrs:
+        return known
+    named = {name.strip() for name in str(tree.attrs["parameters"]).split(",")}
+    return [name for name in known if name in named]
+
+
 def is_constant(values: Array) -> NDArray[np.bool_]:
     """Tell for every column whether its draws are all the same up to rounding."""
     size = np.abs(values).max(axis=0)

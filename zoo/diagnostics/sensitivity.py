@@ -20,7 +20,16 @@ import numpy as np
 import xarray
 
 from zoo.diagnostics.finding import Finding, Level, format_number
-from zoo.diagnostics.reading import SEED, Array, draws, is_constant, labels, variable, variables
+from zoo.diagnostics.reading import (
+    SEED,
+    Array,
+    draws,
+    is_constant,
+    labels,
+    parameters,
+    variable,
+    variables,
+)
 
 CONTRAST_SOURCE = "Betancourt (2018); Schad, Betancourt and Vasishth (2021)"
 POWER_SOURCE = "Kallioinen et al. (2023)"
@@ -50,7 +59,7 @@ def sensitivity_findings(tree: xarray.DataTree) -> list[Finding]:
 def contrast_findings(tree: xarray.DataTree) -> list[Finding]:
     """Compare group ``prior`` with ``posterior``, site by site."""
     rows = []
-    for name in variables(tree, "posterior"):
+    for name in parameters(tree):
         after, before = variable(tree, "posterior", name), variable(tree, "prior", name)
         if after is None or before is None:
             continue
@@ -196,7 +205,7 @@ def _judged_columns(tree: xarray.DataTree) -> tuple[list[str], Array]:
     """Return at most `MAX_COLUMNS` varying outputs and scalar sites."""
     outputs = variable(tree, "functions", "f")
     arrays = [] if outputs is None else [outputs]
-    for name in variables(tree, "posterior"):
+    for name in parameters(tree):
         array = variable(tree, "posterior", name)
         if array is not None and draws(array).shape[1] == 1:
             arrays.append(array)
