@@ -38,7 +38,7 @@ WIDTH, HEIGHT = 420.0, 250.0
 #: Longest name that a figure shows.
 MAX_NAME = 28
 
-_STYLE: dict[str, Any] = {
+STYLE: dict[str, Any] = {
     "axes.edgecolor": BAND,
     "axes.facecolor": "none",
     "axes.grid": True,
@@ -120,7 +120,7 @@ def panel(paint: "Callable[[Axes], None]", *, alt: str, height: float = HEIGHT) 
     from matplotlib.figure import Figure
 
     content = io.StringIO()
-    with rc_context(_STYLE), warnings.catch_warnings():
+    with rc_context(STYLE), warnings.catch_warnings():
         # The reader's browser, not matplotlib, chooses the font.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")

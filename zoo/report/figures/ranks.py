@@ -1,0 +1,51 @@
+"""Ranks of simulation-based calibration, as a picture in a file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from zoo.diagnostics.sbc import RankTest
+from zoo.errors import ConfigError
+from zoo.report.figures.canvas import BAND, FIT, STYLE, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Histograms next to each other.
+COLUMNS = 3
+ENDINGS = (".png", ".svg", ".pdf")
+
+
+def save_rank_plot(tests: Mapping[str, RankTest], path: Path) -> None:
+    """Draw a histogram of ranks for each quantity; bars should stay inside the band.
+
+    The band holds 99 % of the counts of a bin when ranks are uniform.
+    """
+    if path.suffix not in ENDINGS:
+        raise ConfigError(f"cannot draw to {str(path)!r}. Accepted endings: {', '.join(ENDINGS)}.")
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    rows = -(-len(tests) // COLUMNS)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(3 * COLUMNS, 2.2 * rows), layout="constrained", facecolor="white")
+        grid = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
+        for axes, (name, test) in zip(grid, tests.items(), strict=False):
+            _histogram(axes, name, test)
+        for axes in grid[len(tests) :]:
+            axes.set_axis_off()
+        figure.savefig(path, dpi=150)
+
+
+def _histogram(axes: "Axes", name: str, test: RankTest) -> None:
+    from scipy.stats import binom
+
+    total = int(test.counts.sum())
+    low, high = binom.interval(0.99, total, np.asarray(test.expected) / total)
+    positions = np.arange(len(test.counts))
+    axes.bar(positions, test.counts, width=0.9, color=FIT)
+    axes.fill_between(positions, low, high, color=BAND, alpha=0.35, step="mid", zorder=3)
+    axes.set_title(f"{short(name)}, p = {test.p_value:.2g}")
+    axes.set_xlabel("rank of the true value, in bins")
