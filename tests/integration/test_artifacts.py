@@ -106,7 +106,7 @@ def test_hostile_names_are_escaped(zoo_here, tmp_path, flowers):
     options = ("--num-steps", "3", "--num-samples", "5", "--ignore", "{{ 7 * 7 }}")
     outcome = zoo_here("fit", "mean_field", "--data", name, "--target", HOSTILE, *options)
     assert outcome.code == 0, outcome
-    text, page = parse(tmp_path / "runs/1")
+    text, _ = parse(tmp_path / "runs/1")
     assert text.count("<script") == text.count("<script>") == 1
     assert "&lt;script&gt;alert(1)" in text
     assert "{{ 7 * 7 }}" in text

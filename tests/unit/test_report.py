@@ -27,6 +27,7 @@ from zoo.report import render_comparison, render_report
 from zoo.report.figures.canvas import VARIABLES, panel, short
 from zoo.report.figures.densities import density
 from zoo.report.figures.forest import forest_picture, parameter_rows
+from zoo.report.figures.training import _limits
 from zoo.report.tables import plain, score_table, total_table
 
 MAX_BYTES = 3 * 10**6
@@ -379,3 +380,13 @@ def test_comparison():
     assert f"{HOSTILE} 0.1 ± 0.05" in label
     assert DOLLARS not in label
     assert Page(render_comparison(table)).labels == []
+
+
+def test_the_scale_of_the_elbo_is_that_of_its_end():
+    rng = np.random.default_rng(0)
+    end = rng.normal(-200, 5, (1, 500))
+    warming_up = np.concatenate([np.linspace(-100, -5000, 100)[None], end], axis=1)
+    low, high = _limits(warming_up)
+    assert -400 < low < end.min()
+    assert end.max() < high < -99
+    assert _limits(np.full((1, 10), -3.0)) == pytest.approx((-3, -3), abs=0.1)
