@@ -250,9 +250,9 @@ def test_draws_that_are_broken_do_not_break_the_page(value):
         for name in group.data_vars:
             group[name] = xarray.full_like(group[name], value)
     assert "<h1>" in render_report(tree, truth, findings=[])
-    broken = classification()
-    broken["held_out"]["probability"] = xarray.full_like(broken["held_out"]["probability"], value)
-    assert "<h1>" in render_report(broken, findings=[])
+    held_out = classification()["held_out"].to_dataset()
+    held_out["probability"] = xarray.full_like(held_out["probability"], value)
+    assert "<h1>" in render_report(tree_of({"held_out": held_out}), findings=[])
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "null", "", 7])
