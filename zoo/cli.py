@@ -498,7 +498,8 @@ def sbc(
         save_rank_plot(result.tests, plot)
         typer.echo(f"plot    {plot}")
     for finding in result.findings:
-        typer.echo(f"{finding.level:6}  {finding.message}")
+        if finding.level not in ("warn", "fail"):  # those follow with the verdict
+            typer.echo(f"{finding.level:6}  {finding.message}")
     _judge(result.findings)
 
 

@@ -132,6 +132,8 @@ def write_report(directory: RunDirectory, extra: Sequence[Finding] = ()) -> list
     tree = read_tree(directory.path / store.POSTERIOR)
     stored = directory.path / store.TRUTH
     truth = read_tree(stored) if stored.exists() else None
+    if truth is None and not extra:  # why there is none is known from before
+        extra = [f for f in _known_findings(directory) if f.check == "truth.accepted"]
     findings = [*diagnose(tree, truth), *extra]
     directory.write_text(store.FINDINGS, to_json(findings))
     directory.write_text(store.REPORT, render_report(tree, truth, findings))
@@ -141,11 +143,20 @@ def write_report(directory: RunDirectory, extra: Sequence[Finding] = ()) -> list
 def read_findings(directory: RunDirectory) -> list[Finding]:
     """Return the findings of a finished run."""
     directory.require_complete()
+    if not (directory.path / store.FINDINGS).exists():
+        raise StoreError(
+            f"the run in {str(directory.path)!r} has no findings. Make them with: zoo report "
+            f"{directory.path}"
+        )
+    return _known_findings(directory)
+
+
+def _known_findings(directory: RunDirectory) -> list[Finding]:
+    path = directory.path / store.FINDINGS
     try:
-        text = (directory.path / store.FINDINGS).read_text(encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"cannot read the findings of {str(directory.path)!r}: {error}") from None
-    return from_json(text)
+        return from_json(path.read_text(encoding="utf-8")) if path.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"cannot read the findings {str(path)!r}: {error}") from None
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -93,11 +93,11 @@ def test_arviz_computes_loo_and_a_summary(zoo_here, tmp_path):
 
 def test_page_loads_nothing(wine_run):
     text, page = parse(wine_run)
-    assert page.addresses == []
-    assert not page.tags & {"script", "link", "iframe", "object", "embed", "img", "form"}
+    assert all(address.startswith("#") for address in page.addresses)
+    assert not page.tags & {"link", "iframe", "object", "embed", "img", "form"}
     assert "://" not in text
     assert "@import" not in text
-    assert not re.search(r"url\(", text)
+    assert not re.search(r"url\((?!#)", text)
 
 
 def test_page_shows_scores_priors_and_configuration(wine_run):
@@ -107,10 +107,10 @@ def test_page_shows_scores_priors_and_configuration(wine_run):
         "accuracy",
         "Horseshoe(scale=1e-05, group=auto)",
         "weights left after pruning",
-        "<polyline",
+        "ELBO in nats over 30 steps",
         "data_sha256",
     ):
-        assert fragment in text
+        assert fragment in text.replace("<wbr>", "")
 
 
 def test_hostile_names_are_escaped(zoo_here, tmp_path, flowers):
@@ -122,8 +122,8 @@ def test_hostile_names_are_escaped(zoo_here, tmp_path, flowers):
     options = ("--num-steps", "3", "--num-samples", "5", "--ignore", "{{ 7 * 7 }}")
     outcome = zoo_here("fit", "mean_field", "--data", name, "--target", HOSTILE, *options)
     assert outcome.finished, outcome
-    text, page = parse(tmp_path / "runs/1")
-    assert "script" not in page.tags
+    text, _ = parse(tmp_path / "runs/1")
+    assert text.count("<script") == text.count("<script>") == 1
     assert "&lt;script&gt;alert(1)" in text
     assert "{{ 7 * 7 }}" in text
     predicted = zoo_here("predict", "runs/1", name)

@@ -26,7 +26,7 @@ CONFIG = {
 }
 
 
-def regression(*, mean_field=False, with_truth=True):
+def regression(*, mean_field=False):
     """Return fit and truth of a linear regression with correlated inputs."""
     problem = Regression(0, correlation=0.9 if mean_field else 0.0)
     tree = problem.fit(problem.mean_field if mean_field else None)
@@ -38,7 +38,7 @@ def regression(*, mean_field=False, with_truth=True):
     tree.attrs |= attributes()
     truth = problem.truth()
     truth.attrs["recipe"] = json.dumps({"sampler": "nutpie", "num_chains": 4, "target": 0.9})
-    return tree, truth if with_truth else None
+    return tree, truth
 
 
 def attributes(config=CONFIG, **others):

@@ -98,6 +98,7 @@ class GroupView:
                     "groups": len(group.scores),
                     "kept": int(group.keep.sum()),
                     "threshold": group.threshold,
+                    "scores": [float(f"{score:.6g}") for score in group.scores],
                     "pruned": np.flatnonzero(~group.keep).tolist(),
                 }
                 for name, group in self.groups.items()

@@ -142,7 +142,7 @@ def _fitted(tree: xarray.DataTree, attributes: _Attributes) -> Section:
     if attributes.text("task"):
         facts.append(("task", attributes.text("task")))
     if rows := row_count(tree):
-        facts.append(("training rows kept in the tree", str(rows)))
+        facts.append(("training rows in the tree", str(rows)))
     if attributes.text("dimension"):
         facts.append(("unknowns", attributes.text("dimension")))
     if "posterior" in tree.children:

@@ -25,13 +25,15 @@ def render(template: str, **context: Any) -> str:
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
         f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     )
-    return environment.get_template(template).render(
+    page = environment.get_template(template).render(
         **context,
         # The package's own files, not user text.
         css=Markup(_static(environment, "page.css")),
         script=Markup(script),
         policy=policy,
     )
+    # Names from damaged files may hold what no encoding can write.
+    return page.encode("utf-8", "backslashreplace").decode()
 
 
 @cache

@@ -82,8 +82,8 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
         ],
         "Left: of the rows predicted with a confidence of 80 %, 80 % should be right: points on "
         "the dashed line. Below it the model is over-confident, above it under-confident; bars are "
-        "95 % intervals, wide where there are few rows. Right: how sure the model is; wrong predictions "
-        "(hatched) should sit on the left.",
+        "95 % intervals, wide where there are few rows. Right: how sure the model is; wrong "
+        "predictions (hatched) should sit on the left.",
     )
 
 

@@ -1,8 +1,8 @@
 """From matplotlib to inline SVG that takes its colours from the page: light, dark and print.
 
 A figure is made of panels of one width, which the page lays out side by side where there is room
-and one below the other on a phone. matplotlib draws in the colours of the light page; afterwards every
-colour is replaced by the CSS variable of the same role.
+and one below the other on a phone. matplotlib draws in the colours of the light page; afterwards
+every colour is replaced by the CSS variable of the same role.
 """
 
 import hashlib
@@ -88,12 +88,16 @@ def short(name: str, length: int = MAX_NAME) -> str:
     >>> short("a" * 50, 9)
     'aaaa…aaaa'
     """
-    # Control characters and lone surrogates cannot be written as XML.
-    clean = "".join(c if unicodedata.category(c)[0] != "C" else "\ufffd" for c in name)
-    if len(clean) <= length:
-        return clean
+    name = _visible(name)
+    if len(name) <= length:
+        return name
     half = (length - 1) // 2
-    return f"{clean[:half]}…{clean[-half:]}"
+    return f"{name[:half]}…{name[-half:]}"
+
+
+def _visible(text: str) -> str:
+    """Replace control characters and lone surrogates, which XML cannot hold."""
+    return "".join(c if unicodedata.category(c)[0] != "C" else "\ufffd" for c in text)
 
 
 def legend_above(axes: "Axes") -> None:
@@ -117,6 +121,7 @@ def panel(paint: "Callable[[Axes], None]", *, alt: str, height: float = HEIGHT) 
     """
     # matplotlib takes half a second to import, and most commands draw nothing.
     from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     content = io.StringIO()
@@ -125,7 +130,8 @@ def panel(paint: "Callable[[Axes], None]", *, alt: str, height: float = HEIGHT) 
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
         paint(figure.subplots())
-        figure.savefig(content, format="svg", metadata={"Date": None})
+        # `savefig` would draw everything twice.
+        FigureCanvasSVG(figure).print_svg(content, metadata={"Date": None})
     return _inline(content.getvalue(), alt)
 
 
@@ -149,7 +155,7 @@ def _inline(text: str, alt: str) -> Markup:
         if element.tag == "g" and not element.get("clip-path"):
             # matplotlib names every group; nothing refers to these names.
             element.attrib.pop("id", None)
-    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": alt}
+    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": _visible(alt)}
     return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 

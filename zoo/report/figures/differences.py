@@ -50,6 +50,6 @@ def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
     return Picture(
         [panel(paint, alt=f"Differences of {score}: {listed}.", height=80 + 26 * len(names))],
         f"Difference of {score} to the run at zero, with one (thick) and two (thin) standard "
-        "errors of the difference on the same rows. Bars that cross zero: the data do not tell the runs "
-        "apart.",
+        "errors of the difference on the same rows. Bars that cross zero: the data do not tell the "
+        "runs apart.",
     )

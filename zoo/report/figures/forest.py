@@ -62,11 +62,16 @@ def forest_picture(rows: list[Row], words: str) -> Picture | None:
         return None
     with_truth = any(row.truth is not None for row in rows)
     panels = [_forest(part, words) for part in _by_scale(rows)]
+    signs = (
+        " An interval across zero (vertical line) leaves the sign open."
+        if any(row.fit[0] < 0 for row in rows)
+        else ""
+    )
     truth = f" Below each, with squares: {words}; the two should agree." if with_truth else ""
     return Picture(
         panels,
         "Scalar sites and identified parameters: median (dot), central 50 % (thick) and 95 % "
-        f"(thin) of the draws. Intervals that exclude zero (vertical line) show an effect.{truth}",
+        f"(thin) of the draws.{signs}{truth}",
     )
 
 

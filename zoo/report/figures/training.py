@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Points of a raw and of a smoothed curve.
 RAW_POINTS, SMOOTH_POINTS = 400, 60
+#: Room above and below the second half of the run, as a multiple of its height.
+ROOM = 5.0
 #: Restarts that are drawn.
 MAX_CHAINS = 6
 
@@ -54,8 +56,8 @@ def elbo_picture(tree: xarray.DataTree, findings: list[Finding]) -> Picture | No
         "The ELBO must rise and end flat: the shaded last quarter is what the convergence check "
         "judges. A slope that is left there means more steps; jumps mean a lower learning rate. "
         "Faint: single steps, noisy because of mini-batches and sampling; strong: their running "
-        f"mean. Steep early values are cut off.{restarts} While the KL is phased in, the curve "
-        "shows the objective with its current weight.",
+        f"mean. Values far from the end are cut off.{restarts} While the KL is phased in, the "
+        "curve shows the objective with its current weight.",
     )
 
 
@@ -83,10 +85,19 @@ def _curves(axes: "Axes", elbos: Array, first: int) -> None:
 
 
 def _limits(elbos: Array) -> tuple[float, float]:
+    """Return the part of the scale where the second half of the run is, with room around it.
+
+    The first steps, and those in which the KL is phased in, can be thousands of nats away.
+    """
+    late = elbos[:, elbos.shape[1] // 2 :]
+    late = late[np.isfinite(late)] if np.isfinite(late).any() else elbos[np.isfinite(elbos)]
+    low, high = (float(value) for value in np.quantile(late, [0.01, 0.99]))
+    room = ROOM * (high - low) or max(1e-6, 0.01 * abs(high))
     finite = elbos[np.isfinite(elbos)]
-    low, high = float(np.quantile(finite, 0.05)), float(finite.max())
-    margin = 0.06 * (high - low) or max(1e-6, 0.01 * abs(high))
-    return low - margin, high + margin
+    margin = 0.05 * room
+    return max(low - room, float(finite.min()) - margin), min(
+        high + room, float(finite.max()) + margin
+    )
 
 
 def _evenly(count: int, points: int) -> "np.typing.NDArray[np.int_]":
