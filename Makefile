@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 # One thread per process: small tensors gain nothing from more, and tests run side by side.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint unit slow readme bench bench-peers docs clean
+.PHONY: demo test lint unit slow readme chromium bench bench-peers docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/zoo fit group_horseshoe --data digits --seed 0
@@ -23,7 +23,7 @@ lint: $(INSTALLED) readme
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
-unit: $(INSTALLED)
+unit: $(INSTALLED) chromium
 	$(BIN)/pytest -n 2 -m "not slow"
 
 slow: $(INSTALLED)
@@ -32,6 +32,13 @@ slow: $(INSTALLED)
 # The table of methods in the README is made from the registry.
 readme: $(INSTALLED)
 	$(BIN)/python -m zoo.table README.md
+
+# The report is tested in a real browser; without one these tests are skipped and say so.
+chromium:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
+		echo "There is no Chromium: the browser tests are skipped."
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.targets
