@@ -328,7 +328,8 @@ def _ratio_finding(pair: Pair) -> Finding:
         f"{format_number(typical)}."
     )
     advice = "" if level == "ok" else _ratio_advice(ratio)
-    return Finding(f"truth.{pair.name}.sd", level, ratio, RATIO_WARN, message, advice, SOURCE)
+    threshold = RATIO_WARN if ratio < 1 else 1 / RATIO_WARN
+    return Finding(f"truth.{pair.name}.sd", level, ratio, threshold, message, advice, SOURCE)
 
 
 def _variance_noise(values: Array) -> Array:
