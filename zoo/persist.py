@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import xarray
 from torch import Tensor, nn
 
 from zoo import store
@@ -105,10 +106,10 @@ def write_outputs(
         write_tree(tree, temporary)
     directory.write_text(store.SUMMARY, fitted.summary().to_csv(index_label="site"))
     directory.write_json(store.GROUPS, groups.to_dict())
-    extra: list[Finding] = []
+    truth_tree, extra = None, []
     if truth is not None:
-        extra = write_truth(fitted, directory, dataset, **truth)
-    write_report(directory, extra)
+        truth_tree, extra = write_truth(fitted, directory, dataset, **truth)
+    _write_judgement(directory, tree, truth_tree, extra)
     directory.write_json(store.METRICS, metrics)
     directory.remove(store.CHECKPOINT)
     return replace(fitted, path=directory.path)
@@ -116,24 +117,34 @@ def write_outputs(
 
 def write_truth(
     fitted: Fit, directory: RunDirectory, dataset: Dataset, **options: Any
-) -> list[Finding]:
+) -> tuple[xarray.DataTree | None, list[Finding]]:
     """Sample the truth and store it; one that is refused is a finding, not an error."""
     try:
         tree = fitted.truth(dataset, **options)
     except (TruthError, ConfigError) as error:
-        return [refused_truth(str(error))]
+        return None, [refused_truth(str(error))]
     with store.atomic_path(directory.path / store.TRUTH) as temporary:
         write_tree(tree, temporary)
-    return []
+    return tree, []
 
 
-def write_report(directory: RunDirectory, extra: Sequence[Finding] = ()) -> list[Finding]:
+def write_report(directory: RunDirectory) -> list[Finding]:
     """Judge what is stored and write findings and report; nothing else of a run is needed."""
     tree = read_tree(directory.path / store.POSTERIOR)
     stored = directory.path / store.TRUTH
-    truth = read_tree(stored) if stored.exists() else None
-    if truth is None and not extra:  # why there is none is known from before
-        extra = [f for f in _known_findings(directory) if f.check == "truth.accepted"]
+    if stored.exists():
+        return _write_judgement(directory, tree, read_tree(stored), [])
+    # Why there is no truth is known from before.
+    refused = [f for f in _known_findings(directory) if f.check == "truth.accepted"]
+    return _write_judgement(directory, tree, None, refused)
+
+
+def _write_judgement(
+    directory: RunDirectory,
+    tree: xarray.DataTree,
+    truth: xarray.DataTree | None,
+    extra: Sequence[Finding],
+) -> list[Finding]:
     findings = [*diagnose(tree, truth), *extra]
     directory.write_text(store.FINDINGS, to_json(findings))
     directory.write_text(store.REPORT, render_report(tree, truth, findings))

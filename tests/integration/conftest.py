@@ -1,8 +1,10 @@
 """The command line, in this process or in one of its own, and runs that several tests look at."""
 
 import contextlib
+import importlib
 import io
 import os
+import pkgutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,9 +14,11 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
+from markupsafe import Markup
 
 import zoo
 import zoo.cli
+from zoo.report import figures
 
 TINY = ("--num-steps", "30", "--num-samples", "10")
 
@@ -60,6 +64,24 @@ def start_process(cwd, *arguments, **options):
         text=True,
         **options,
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _empty_pictures():
+    """Leave the panels of reports empty: drawing takes longer than most of these fits.
+
+    Pictures are drawn in the tests of the report.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module in pkgutil.iter_modules(figures.__path__, figures.__name__ + "."):
+            loaded = importlib.import_module(module.name)
+            if hasattr(loaded, "panel"):
+                patch.setattr(loaded, "panel", _empty_panel)
+        yield
+
+
+def _empty_panel(paint, *, alt, **options):
+    return Markup('<svg role="img" aria-label="{}"></svg>').format(alt)
 
 
 @pytest.fixture(scope="session")

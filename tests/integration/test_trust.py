@@ -72,7 +72,7 @@ def test_a_report_is_made_again_from_what_is_stored(judged, command, tmp_path):
     (run / "report.html").unlink()
     outcome = command(run.parent, "report", "run")
     assert outcome.finished, outcome
-    assert (run / "report.html").stat().st_size > 10_000
+    assert "Variational fit against" in (run / "report.html").read_text()
 
 
 def test_a_fit_of_ten_steps_is_refused(zoo_here, tmp_path):
