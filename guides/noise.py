@@ -11,7 +11,8 @@ def standard_normal_like(value: Tensor) -> Tensor:
     by number on a CPU; noise of another layout than its partner makes every later operation slow.
     """
     strides = value.stride()
-    order = sorted(range(value.dim()), key=lambda dim: (-strides[dim], dim))
+    # Dimensions that were only expanded come first, as those of several draws do.
+    order = sorted(range(value.dim()), key=lambda dim: (strides[dim] > 0, -strides[dim], dim))
     shape = [value.shape[dim] for dim in order]
     noise = torch.randn(shape, dtype=value.dtype, device=value.device)
     return noise.permute(sorted(range(value.dim()), key=order.__getitem__))

@@ -12,7 +12,7 @@ from zoo._version import __version__
 
 if TYPE_CHECKING:
     from zoo.assemble import create
-    from zoo.compare import compare
+    from zoo.comparison import compare
     from zoo.fitted import Fit
     from zoo.ground_truth import Truth, truth
     from zoo.persist import load, save
@@ -43,7 +43,7 @@ _HOMES = {
     "Prior": "zoo.priors",
     "Truth": "zoo.ground_truth",
     "calibrate": "zoo.sbc",
-    "compare": "zoo.compare",
+    "compare": "zoo.comparison",
     "create": "zoo.assemble",
     "fit": "zoo.workflow",
     "list_models": "zoo.registry",

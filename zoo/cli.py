@@ -511,8 +511,8 @@ def compare(
     ] = None,
 ) -> None:
     """Put runs side by side: scores with errors of differences, trust, sparsity and cost."""
-    from zoo.compare import compare as compare_runs
-    from zoo.compare import write_comparison
+    from zoo.comparison import compare as compare_runs
+    from zoo.comparison import write_comparison
 
     table = compare_runs(*runs)
     typer.echo(table.to_string(float_format=lambda value: f"{value:.4g}", na_rep="-"))

@@ -99,7 +99,7 @@ def posterior_tree(parts: TreeParts) -> xarray.DataTree:
     if parts.inputs is not None:
         groups["constant_data"] = {"x": parts.inputs}
     tree: xarray.DataTree = arviz_base.from_dict(
-        {name: group for name, group in groups.items() if group},
+        {name: group for name, group in groups.items() if group or name == "posterior"},
         dims={"y": ["obs_id"], "x": ["obs_id", *_dims("feature", parts.inputs)]},
         coords={"obs_id": np.arange(len(parts.observed))},
     )

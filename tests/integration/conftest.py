@@ -35,10 +35,29 @@ class Outcome:
         return self.code in (0, 3)
 
 
+@contextlib.contextmanager
+def empty_pictures():
+    """Leave the panels of reports empty: drawing takes longer than most of these fits.
+
+    Pictures are drawn in the tests of the report.
+    """
+
+    def panel(paint, *, alt, **options):
+        return Markup('<svg role="img" aria-label="{}"></svg>').format(alt)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in pkgutil.iter_modules(figures.__path__, figures.__name__ + "."):
+            loaded = importlib.import_module(module.name)
+            if hasattr(loaded, "panel"):
+                patch.setattr(loaded, "panel", panel)
+        yield
+
+
 def run_here(cwd, *arguments):
     """Run the command in this process, which spares the imports of a new one."""
     out, err = io.StringIO(), io.StringIO()
     with (
+        empty_pictures(),
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -64,24 +83,6 @@ def start_process(cwd, *arguments, **options):
         text=True,
         **options,
     )
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _empty_pictures():
-    """Leave the panels of reports empty: drawing takes longer than most of these fits.
-
-    Pictures are drawn in the tests of the report.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        for module in pkgutil.iter_modules(figures.__path__, figures.__name__ + "."):
-            loaded = importlib.import_module(module.name)
-            if hasattr(loaded, "panel"):
-                patch.setattr(loaded, "panel", _empty_panel)
-        yield
-
-
-def _empty_panel(paint, *, alt, **options):
-    return Markup('<svg role="img" aria-label="{}"></svg>').format(alt)
 
 
 @pytest.fixture(scope="session")

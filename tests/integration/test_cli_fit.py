@@ -17,6 +17,7 @@ FILES = {
     "metrics.json",
     "posterior.nc",
     "report.html",
+    "findings.json",
     "summary.csv",
 }
 CLASSIFICATION = {

@@ -119,7 +119,15 @@ def test_view_prunes_draws_and_describes_itself_in_plain_types():
         "weights_left_percent": 25.0,
         "relaxed": 2,
         "relaxations": RELAXATIONS,
-        "slots": {"0.weight": {"groups": 3, "kept": 2, "threshold": 0.5, "pruned": [1]}},
+        "slots": {
+            "0.weight": {
+                "groups": 3,
+                "kept": 2,
+                "threshold": 0.5,
+                "scores": [0.0, 1.0, 0.0],
+                "pruned": [1],
+            }
+        },
     }
 
 

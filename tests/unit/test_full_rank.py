@@ -81,8 +81,10 @@ def test_finds_the_exact_posterior_of_a_correlated_regression():
     net = nn.Linear(2, 1, bias=False)
     model = zoo.create("mean_field", net, likelihood="gaussian(noise=0.5)", num_data=60)
     made = model.full_rank_guide(init_scale=0.1)
-    recipe = Recipe(num_steps=3000, batch_size=60, lr=0.02, schedule="linear", kl_warmup=0.0)
-    SVI(model, made, x, y, recipe=recipe, seed=0, num_particles=4).run(progress_bar=False)
+    recipe = Recipe(num_steps=1500, batch_size=60, lr=0.03, schedule="linear", kl_warmup=0.0)
+    SVI(model, made, x, y, recipe=recipe, seed=0, num_particles=4, mode="replay").run(
+        progress_bar=False
+    )
     draws = draw_posterior(model, made, 20_000, seed=1)
     precision = torch.eye(2) + x.T @ x / 0.25
     exact = torch.linalg.inv(precision)
