@@ -139,19 +139,36 @@ def test_network_in_single_precision_is_sampled_in_double_and_left_alone():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_what_cannot_be_compiled_is_replayed_with_a_warning():
-    def correlated():
-        pyro.sample("corr", dist.LKJCholesky(3, torch.tensor(1.5)))
+def correlated():
+    pyro.sample("corr", dist.LKJCholesky(3, torch.tensor(1.5)))
 
-    density = LogDensity(correlated)
-    with pytest.warns(UserWarning, match="cannot be compiled and is replayed"):
-        compiled = compile_density(density)
-    assert compiled.backend == "replay"
+
+def agrees_with_eager(compiled, density):
     for seed in range(3):
         value, slope = compiled.function()(point(density, seed))
         expected, expected_slope = density.eager(point(density, seed))
         assert value == pytest.approx(expected, rel=1e-12)
         np.testing.assert_allclose(slope, expected_slope, rtol=1e-10, atol=1e-12)
+
+
+def test_factor_of_a_correlation_matrix_is_compiled():
+    density = LogDensity(correlated)
+    compiled = compile_density(density)
+    assert compiled.backend == "inductor"
+    agrees_with_eager(compiled, density)
+
+
+def test_what_cannot_be_compiled_is_replayed_with_a_warning(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise NotImplementedError("an operation without a lowering")
+
+    monkeypatch.setattr("zoo.infer.chain._FUNCTIONS", {})
+    monkeypatch.setattr("torch._inductor.compile", refuse)
+    density = LogDensity(correlated)
+    with pytest.warns(UserWarning, match="cannot be compiled and is replayed.*without a lowering"):
+        compiled = compile_density(density)
+    assert compiled.backend == "replay"
+    agrees_with_eager(compiled, density)
 
 
 def test_what_cannot_be_captured_is_run_by_pyro_with_a_warning():

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from torch.distributions import constraints
 
 from zoo.errors import ConfigError, ZooError
 from zoo.ground_truth import judge
@@ -184,3 +186,23 @@ def test_executors_by_name():
         make_executor("serial", 1).submit(divmod, 7, 0).result()
     with pytest.raises(ConfigError, match="processes:N with N at least 1"):
         make_executor("processes:0", 1)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no signal masks")
+def test_workers_hold_interrupts_back_from_their_first_moment(monkeypatch):
+    # Without the initialiser, which would ignore them only after torch is imported.
+    monkeypatch.setattr("zoo.infer.executor._start_worker", int)
+    with make_executor("processes:1", 1) as pool:
+        held = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, set()).result()
+    assert signal.SIGINT in held
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+
+def test_flat_prior_is_sampled():
+    def model(y):
+        mu = pyro.sample("mu", dist.ImproperUniform(constraints.real, (), ()))
+        with pyro.plate("obs", len(y)):
+            pyro.sample("y", dist.Normal(mu, NOISE), obs=y)
+
+    draws = run(model, (Y,))
+    within_five_errors(judge(draws), "mu", Y.mean().item(), NOISE / len(Y) ** 0.5)

@@ -17,7 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from zoo.errors import ZooError
 from zoo.infer.rng import seeded
@@ -74,7 +77,11 @@ class Compiled:
             inductor = importlib.import_module("torch._inductor")
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")  # torch's own, about deprecated parts of itself
-                run = inductor.compile(self.graph, [example])
+                # Inductor keeps what it made on disk, for the workers and for later runs, but
+                # only of a graph that comes with an environment of shapes.
+                shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+                with tracing(TracingContext(shapes)):
+                    run = inductor.compile(self.graph, [example])
 
         def value_and_gradient(flat: Array) -> tuple[float, Array]:
             with torch.no_grad():

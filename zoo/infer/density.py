@@ -27,6 +27,7 @@ import pyro.poutine as poutine
 import torch
 from numpy.typing import NDArray
 from pyro.distributions.transforms import Transform
+from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
@@ -179,7 +180,7 @@ class LogDensity:
         self.args: tuple[Any, ...] = pytree.tree_map(_double, tuple(args))
         self.kwargs: dict[str, Any] = pytree.tree_map(_double, dict(kwargs or {}))
         self.hints = dict(hints or {})
-        with self._running():
+        with self._running(), InitMessenger(_first_value):
             trace = poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
         #: The sites of the first run; what a hash of the model is made of.
         self.trace = trace
@@ -379,6 +380,16 @@ def _record(function: Callable[[Tensor], Any], example: Tensor) -> GraphModule:
     plain.output(plain.graph_copy(recorded.graph, {}))
     plain.eliminate_dead_code()
     return GraphModule(recorded, plain)
+
+
+def _first_value(site: Mapping[str, Any]) -> Tensor:
+    """Draw a site from its prior. A flat one has no draws: any value of its support will do."""
+    try:
+        value: Tensor = site["fn"]()
+    except NotImplementedError:
+        bijection = biject_to(site["fn"].support)
+        value = bijection(torch.zeros(bijection.inverse_shape(site["fn"].shape())))
+    return value
 
 
 def _latent_sites(trace: Any) -> Iterator[Site]:

@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from multiprocessing import resource_tracker
 from typing import Any, ParamSpec, TypeVar
 
 from zoo.errors import ConfigError
@@ -46,12 +47,15 @@ class Processes(ProcessPoolExecutor):
 
     def __init__(self, num_workers: int) -> None:
         context = multiprocessing.get_context("spawn")
+        if hasattr(signal, "pthread_sigmask"):
+            # It starts with the first worker, and then lets interrupts through.
+            resource_tracker.ensure_running()
         super().__init__(num_workers, mp_context=context, initializer=_start_worker)
         self._children: list[Any] = []
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Send a task to a worker."""
-        with _SPAWNING, _no_main_script():
+        with _SPAWNING, _no_main_script(), _interrupts_held():
             before = set(multiprocessing.active_children())
             future = super().submit(fn, *args, **kwargs)
             self._children += set(multiprocessing.active_children()) - before
@@ -67,9 +71,26 @@ class Processes(ProcessPoolExecutor):
 def _start_worker() -> None:
     import torch
 
-    # Ctrl-C reaches the whole process group, but it is the parent that stops its workers.
+    # As `_interrupts_held` does from the first moment on, where there are no masks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold interrupts back for a moment; processes started meanwhile do so for ever.
+
+    Ctrl-C reaches the whole process group, but it is the parent that stops its workers: one that
+    is hit while it imports would print a traceback of its own.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
