@@ -57,9 +57,9 @@ def wrong_divergence(factor: float) -> Iterator[None]:
 
 def fit(task: str, treatment: str, seed: int):  # type: ignore[no-untyped-def]
     """Fit one problem, well or badly."""
-    options: dict[str, object] = {"num_steps": 3000}
+    options: dict[str, object] = {"num_steps": 2000}
     if task == "regression":
-        options |= {"net": "linear", "guide": "full_rank", "num_steps": 6000, "num_particles": 4}
+        options |= {"net": "linear", "guide": "full_rank", "num_steps": 3000, "num_particles": 4}
     else:
         options |= {"net": "mlp:4-10-2"}
     if treatment == "10 steps":
