@@ -24,8 +24,9 @@ import xarray
 from numpy.typing import NDArray
 
 from zoo.errors import ConfigError, StoreError, TruthError
+from zoo.infer.capture import CANNOT
 from zoo.infer.chain import Engine
-from zoo.infer.density import CANNOT, LogDensity
+from zoo.infer.density import LogDensity
 from zoo.infer.nuts import Draws, fingerprint, sample_nuts
 from zoo.store import atomic_path
 from zoo.tree import read_tree, sampling_tree, write_tree

@@ -106,7 +106,8 @@ def write_outputs(
         write_tree(tree, temporary)
     directory.write_text(store.SUMMARY, fitted.summary().to_csv(index_label="site"))
     directory.write_json(store.GROUPS, groups.to_dict())
-    truth_tree, extra = None, []
+    truth_tree: xarray.DataTree | None = None
+    extra: list[Finding] = []
     if truth is not None:
         truth_tree, extra = write_truth(fitted, directory, dataset, **truth)
     _write_judgement(directory, tree, truth_tree, extra)

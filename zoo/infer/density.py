@@ -37,12 +37,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from zoo.errors import ZooError
+from zoo.infer.capture import CANNOT, cause_of
 from zoo.infer.rng import seeded
 
 Array = NDArray[np.float64]
 
-#: What recording or compiling a model that does not allow it raises.
-CANNOT = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
 #: Draws that are transformed at a time.
 _CHUNK = 1024
 
@@ -215,7 +214,7 @@ class LogDensity:
             if isinstance(error, ZooError):
                 raise
             raise _CannotRunError(
-                f"the model cannot be run in float64: {type(error).__name__}: {first_line(error)}"
+                f"the model cannot be run in float64: {cause_of(error)}"
             ) from error
         finally:
             torch.set_default_dtype(default)
@@ -425,8 +424,3 @@ def _double(value: Any) -> Any:
     if isinstance(value, Tensor) and value.is_floating_point():
         return value.detach().double()
     return value
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message that is not blank."""
-    return next((line for line in str(error).splitlines() if line.strip()), "")

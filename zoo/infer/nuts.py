@@ -29,6 +29,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from zoo.errors import ConfigError
+from zoo.infer.capture import CANNOT, cause_of
 from zoo.infer.chain import (
     NOTE_SECONDS,
     Backend,
@@ -41,7 +42,7 @@ from zoo.infer.chain import (
     ValueAndGradient,
     run_chain,
 )
-from zoo.infer.density import CANNOT, Hint, LogDensity, first_line
+from zoo.infer.density import Hint, LogDensity
 from zoo.infer.executor import Processes, SerialExecutor, make_executor
 
 #: Warm-up and draws of the pilot chain, and how many of the draws are looked at.
@@ -186,7 +187,7 @@ def compile_density(
     except CANNOT as error:
         warnings.warn(
             "the density cannot be captured; it is run by Pyro, slowly and in this process: "
-            f"{type(error).__name__}: {first_line(error)}",
+            + cause_of(error),
             stacklevel=2,
         )
         return density.eager
@@ -196,8 +197,7 @@ def compile_density(
         compiled.function()
     except CANNOT as error:
         warnings.warn(
-            "the density cannot be compiled and is replayed step by step: "
-            f"{type(error).__name__}: {first_line(error)}",
+            "the density cannot be compiled and is replayed step by step: " + cause_of(error),
             stacklevel=2,
         )
         compiled = replace(compiled, backend="replay")
