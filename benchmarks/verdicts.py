@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.verdicts [--seeds 20]``. Every seed makes its own data set of 120 rows and
 four independent inputs. Good fits: a linear regression, whose posterior is nearly factorised, and a
-classifier with one hidden layer, both with the default guide. Bad fits, of the same problems: stopped after 10 steps; a divergence
-that counts for nothing (weight 0.001), and one that counts fifty times. Without a truth, as `zoo
-fit` does by default. Writes ``benchmarks/results/verdicts.csv``.
+classifier with one hidden layer, both with the default guide. Bad fits, of the same problems:
+stopped after 10 steps; a divergence that counts for nothing (weight 0.001), and one that counts
+fifty times. Without a truth, as `zoo fit` does by default. Writes
+``benchmarks/results/verdicts.csv``.
 """
 
 import argparse
