@@ -24,6 +24,7 @@ from zoo.diagnostics.reading import (
     SEED,
     Array,
     draws,
+    identified,
     is_constant,
     labels,
     parameters,
@@ -83,9 +84,12 @@ def contrast_findings(tree: xarray.DataTree) -> list[Finding]:
         CONTRAST_SOURCE,
     )
     conflict = moved[2] > CONFLICT_SDS
+    # Priors of network weights are often made to be left: only what is identified is judged.
+    judged = "identified" not in tree.attrs or moved[0] in identified(tree)
+    poor: Level = "warn" if judged else "info"
     shift = Finding(
         "sensitivity.prior_shift",
-        "warn" if conflict else "ok",
+        poor if conflict else "ok",
         moved[2],
         CONFLICT_SDS,
         f"The site that moved most from its prior is {moved[0]}, by {format_number(moved[2])} "
