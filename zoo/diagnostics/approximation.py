@@ -15,6 +15,7 @@ weights a factorised guide can hardly stay below 0.7. So the level depends on wh
 
 =============================  ==========================================================
 more than `MAX_DIMENSION`      ``info``: says nothing about predictions
+none is identified             ``info``: other modes of a network have the same predictions
 small, truth at hand           ``warn``: the distances to the truth decide
 small, no truth                ``fail``: nothing else would notice
 =============================  ==========================================================
@@ -26,7 +27,7 @@ from arviz_stats.base import array_stats
 from scipy.special import logsumexp
 
 from zoo.diagnostics.finding import Finding, Level, format_number
-from zoo.diagnostics.reading import Array, scalar_draws, variable, variables
+from zoo.diagnostics.reading import Array, identified, scalar_draws, variable, variables
 
 KHAT_SOURCE = "Vehtari et al. (2024); Yao et al. (2018)"
 GAP_SOURCE = "Burda, Grosse and Salakhutdinov (2016); Domke and Sheldon (2018)"
@@ -68,8 +69,8 @@ def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> li
     dimension = dimension_of(tree)
     khat = pareto_khat(log_weights)
     return [
-        _khat_finding(khat, len(log_weights), dimension, has_truth),
-        _gap_finding(log_weights, khat, dimension),
+        _khat_finding(khat, len(log_weights), dimension, has_truth, judged=weights_tell(tree)),
+        _gap_finding(log_weights, khat, judged=weights_tell(tree)),
     ]
 
 
@@ -125,6 +126,12 @@ def dimension_of(tree: xarray.DataTree) -> int:
     return total
 
 
+def weights_tell(tree: xarray.DataTree) -> bool:
+    """Tell whether importance weights say something: unknowns are few, and some are identified."""
+    known = "identified" not in tree.attrs or bool(identified(tree))
+    return known and dimension_of(tree) <= MAX_DIMENSION
+
+
 def _not_finite(bad: int, count: int) -> Finding:
     return Finding(
         "approximation.khat",
@@ -137,7 +144,9 @@ def _not_finite(bad: int, count: int) -> Finding:
     )
 
 
-def _khat_finding(khat: float, num_draws: int, dimension: int, has_truth: bool) -> Finding:
+def _khat_finding(
+    khat: float, num_draws: int, dimension: int, has_truth: bool, *, judged: bool
+) -> Finding:
     name, threshold = "approximation.khat", usable_khat(num_draws)
     if np.isnan(khat):
         return Finding(
@@ -158,11 +167,11 @@ def _khat_finding(khat: float, num_draws: int, dimension: int, has_truth: bool) 
         message = f"{shown}: importance sampling from the guide is {quality}."
         return Finding(name, "ok", khat, threshold, message, "", KHAT_SOURCE)
     level: Level
-    if dimension > MAX_DIMENSION:
+    if not judged:
         level = "info"
         message = (
-            f"{shown} (usable up to {format_number(threshold)}). With {dimension} unknowns this is "
-            "expected of any simple guide and says nothing about the predictions."
+            f"{shown} (usable up to {format_number(threshold)}). With {dimension} unknowns of a "
+            "network this is expected of any simple guide and says nothing about the predictions."
         )
         advice = "Judge this fit by its predictions and calibration."
     else:
@@ -175,7 +184,7 @@ def _khat_finding(khat: float, num_draws: int, dimension: int, has_truth: bool) 
     return Finding(name, level, khat, threshold, message, advice, KHAT_SOURCE)
 
 
-def _gap_finding(log_weights: Array, khat: float, dimension: int) -> Finding:
+def _gap_finding(log_weights: Array, khat: float, *, judged: bool) -> Finding:
     elbo = float(log_weights.mean())
     evidence = float(logsumexp(log_weights) - np.log(len(log_weights)))
     gap = max(0.0, evidence - elbo)
@@ -188,6 +197,6 @@ def _gap_finding(log_weights: Array, khat: float, dimension: int) -> Finding:
     )
     level: Level = "ok"
     if gap - 3 * error > GAP_NATS:
-        level = "info" if dimension > MAX_DIMENSION else "warn"
+        level = "warn" if judged else "info"
     advice = "" if level == "ok" else "Compare ELBOs only within the same family of guides."
     return Finding("approximation.elbo_gap", level, gap, GAP_NATS, message, advice, GAP_SOURCE)

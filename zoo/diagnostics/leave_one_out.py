@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from zoo.diagnostics.approximation import (
-    MAX_DIMENSION,
     MIN_DRAWS,
-    dimension_of,
     pareto_khat,
     smoothed_log_weights,
     usable_khat,
+    weights_tell,
 )
 from zoo.diagnostics.finding import Finding, Level, format_number, format_share
 from zoo.diagnostics.reading import SEED, Array, draws, scalar_draws, task_of, variable
@@ -51,7 +50,7 @@ def loo_findings(tree: xarray.DataTree) -> list[Finding]:
         khat,
         len(log_likelihood),
         corrected=correction is not None,
-        dimension=dimension_of(tree),
+        judged=weights_tell(tree),
     )
     if task_of(tree) != "classification":
         findings += _loo_pit(tree, rows, weights)
@@ -100,7 +99,7 @@ def _posterior_correction(tree: xarray.DataTree, count: int) -> Array | None:
 
 
 def _loo_summary(
-    elpd: Array, khat: Array, num_draws: int, *, corrected: bool, dimension: int
+    elpd: Array, khat: Array, num_draws: int, *, corrected: bool, judged: bool
 ) -> list[Finding]:
     threshold = usable_khat(num_draws)
     share = float((khat > threshold).mean())
@@ -118,7 +117,7 @@ def _loo_summary(
     )
     bad = share > MAX_BAD_K
     # Many unknowns make weights useless whatever the posterior is like, as they do for k-hat.
-    poor: Level = "info" if dimension > MAX_DIMENSION else "warn"
+    poor: Level = "warn" if judged else "info"
     pareto = Finding(
         "predictive.loo_pareto_k",
         poor if bad else "ok",
