@@ -155,16 +155,9 @@ def test_calibration_refuses_what_it_cannot_do(refused):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["nuts", "svi"])
-def test_ranks_of_a_linear_regression_are_uniform(engine):
-    result = zoo.calibrate("mean_field", engine=engine, num_simulations=100, progress_bar=False)
-    assert set(result.ranks) == {
-        "0.weight[0]",
-        "0.weight[1]",
-        "0.weight[2]",
-        "0.bias[0]",
-        "log_likelihood",
-    }
-    if engine == "nuts":
-        assert all(finding.level != "fail" for finding in result.findings)
-        assert min(test.p_value for test in result.tests.values()) > 0.001
+def test_ranks_of_a_linear_regression_are_uniform():
+    result = zoo.calibrate("mean_field", engine="nuts", num_simulations=100, progress_bar=False)
+    names = [*(f"0.weight[{i}]" for i in range(3)), "0.bias[0]", "log_likelihood"]
+    assert list(result.ranks) == names
+    assert all(finding.level != "fail" for finding in result.findings)
+    assert min(test.p_value for test in result.tests.values()) > 0.001
