@@ -71,7 +71,7 @@ def step_of(contestant: str, width: int, depth: int, particles: int) -> Callable
         )
     objective = Objective(model, guide, num_particles=particles).train()
     gradients = GradientStep(objective, contestant.removeprefix("zoo, "), num_steps=1)  # type: ignore[arg-type]
-    return optimised(objective.parameters(), lambda: gradients(x, y))
+    return optimised(objective.parameters(), lambda: gradients(x, y), own=True)
 
 
 def prediction(draws: int) -> Callable[[], Any]:

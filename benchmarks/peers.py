@@ -356,22 +356,16 @@ def missing() -> dict[str, str]:
     return reasons
 
 
-def available(net: nn.Sequential, x: Tensor, y: Tensor, num_data: int) -> dict[str, Contestant]:
-    """Return the contestants of every peer that imports.
+def available() -> dict[str, Callable[..., Contestant]]:
+    """Return the builders of every peer that imports: ``build(net, x, y, num_data)``.
 
-    Parameters
-    ----------
-    net
-        Linear and convolutional layers (stride 1, no padding) with biases, and layers without
-        parameters between them; left as it is.
-    x, y
-        The batch: inputs, and classes as integers.
-    num_data
-        Size of the data set the batch stands for.
+    The network has linear and convolutional layers (stride 1, no padding) with biases, and layers
+    without parameters between them, and is left as it is. ``x`` and ``y`` are the batch, classes as
+    integers; ``num_data`` is the size of the data set that it stands for.
     """
     absent = missing()
     return {
-        name: build(net, x, y, num_data)
+        name: build
         for library, peer in PEERS.items()
         if library not in absent
         for name, build in peer.contestants.items()

@@ -88,7 +88,8 @@ def contestants(
         lambda rows: zoo_logits(model, guide, rows),
     )
     if with_peers:
-        for name, peer in peers.available(net, x, y, NUM_DATA).items():
+        for name, build in peers.available().items():
+            peer = build(net, x, y, NUM_DATA)
             runners[name] = Runner(optimised(iter(peer.parameters), plain(peer.loss)), peer.logits)
     for local in (True, False):
         for mode in ("replay", "inductor") if compiled else ("replay",):
@@ -96,7 +97,7 @@ def contestants(
             objective = Objective(own, its_guide, local=local).train()
             gradients = GradientStep(objective, mode, num_steps=1)  # type: ignore[arg-type]
             runners[f"zoo {'local' if local else 'weights'}, {mode}"] = Runner(
-                optimised(objective.parameters(), lambda g=gradients: g(x, y)),  # type: ignore[misc]
+                optimised(objective.parameters(), lambda g=gradients: g(x, y), own=True),  # type: ignore[misc]
                 lambda rows, m=own, g=its_guide: zoo_logits(m, g, rows),  # type: ignore[misc]
             )
     return runners

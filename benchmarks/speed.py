@@ -1,20 +1,25 @@
 """Time of one training step, beside hand-written PyTorch, stock Pyro and other libraries.
 
-``python -m benchmarks.speed [--quick] [--no-compile] [--peers] [--network NAME]``. One thread, one
-process; contestants take turns in every round, so that a busy machine slows all of them alike. A
-step is forward, ELBO, backward and a fused Adam. ``--peers`` adds the libraries of
-``benchmarks/peers.py`` that are installed. Prints medians and ratios, and writes them to
-``benchmarks/results/speed.csv`` and ``.json``.
+``python -m benchmarks.speed [--quick] [--no-compile] [--peers] [--network NAME]``. Every contestant
+runs in a process of its own, as its users run it, with one thread; they take turns in every round,
+so that a busy machine slows all of them alike. A step is forward, ELBO, backward and a fused Adam.
+The zoo runs inside `zoo.infer.memory.kept_memory`, as its training loop does; ``, kept memory``
+marks rivals that were given the same. ``--peers`` adds the libraries of ``benchmarks/peers.py``
+that are installed. Prints medians and ratios, and writes them to ``benchmarks/results/speed.csv``
+and ``.json``.
 """
 
 import argparse
-import copy
 import json
+import multiprocessing
 import platform
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pandas as pd
@@ -27,7 +32,9 @@ from torch import Tensor, nn
 import zoo
 from benchmarks import handwritten, peers
 from zoo.infer.capture import GradientStep, Mode
+from zoo.infer.memory import kept_memory
 from zoo.infer.objective import Objective
+from zoo.infer.optimizer import FusedAdam
 from zoo.nets import lenet5, mlp
 
 RESULTS = Path(__file__).parent / "results"
@@ -50,14 +57,22 @@ def networks() -> dict[str, tuple[nn.Sequential, Tensor, Tensor]]:
     }
 
 
-def optimised(parameters: Iterable[Tensor], backward: Callable[[], Tensor]) -> Step:
-    """Return a step that leaves gradients, then updates."""
-    optimizer = torch.optim.Adam([p for p in parameters if p.requires_grad], fused=True)
+def optimised(
+    parameters: Iterable[Tensor], backward: Callable[[], Tensor], *, own: bool = False
+) -> Step:
+    """Return a step that leaves gradients, then updates: by torch's Adam, or by the zoo's own."""
+    trained = [p for p in parameters if p.requires_grad]
+    if own:
+        update = FusedAdam(trained).step
+    else:
+        optimizer = torch.optim.Adam(trained, fused=True)
+        update = optimizer.step  # type: ignore[assignment]
 
     def step() -> Tensor:
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in trained:
+            parameter.grad = None
         loss = backward()
-        optimizer.step()
+        update()
         return loss
 
     return step
@@ -74,43 +89,69 @@ def plain(loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return backward
 
 
+KEPT = ", kept memory"
+
+
 def contestants(
-    method: str, net: nn.Sequential, x: Tensor, y: Tensor, *, compiled: bool, with_peers: bool
-) -> dict[str, Step]:
-    """Return one step of each contestant, all started from the same network."""
-    steps: dict[str, Step] = {}
-    own = copy.deepcopy(net)
-    steps["deterministic"] = optimised(own.parameters(), plain(lambda: F.cross_entropy(own(x), y)))
+    method: str, network: str, *, compiled: bool, with_peers: bool
+) -> dict[str, Callable[[], Step]]:
+    """Return what makes one step of each contestant, all started from the same network."""
+    net, x, y = networks()[network]
+    makers: dict[str, Callable[[], Step]] = {"deterministic": lambda: deterministic(net, x, y)}
     for local in (True, False):
-        for compile_it in (False, True) if compiled else (False,):
-            rival = handwritten.bayesian(net, method, local)
-            # The rivals' best: the generator of the CPU is faster than Inductor's own.
-            best = torch.compile(handwritten.loss, options={"fallback_random": True})
-            function = best if compile_it else handwritten.loss
-            name = f"handwritten {'local' if local else 'weights'}{', compiled' * compile_it}"
-            steps[name] = optimised(
-                rival.parameters(),
-                plain(lambda f=function, n=rival: f(n, x, y, NUM_DATA)),  # type: ignore[misc]
+        name = f"handwritten {'local' if local else 'weights'}"
+        makers[name] = partial(by_hand, method, net, x, y, local=local, compiled=False)
+        if compiled:
+            makers[f"{name}, compiled"] = partial(
+                by_hand, method, net, x, y, local=local, compiled=True
             )
-    model, guide = pair(method, net)
-    stock = TraceMeanField_ELBO()
-    both = nn.ModuleList([model, guide])
-    steps["stock pyro"] = optimised(
-        both.parameters(), plain(lambda: stock.differentiable_loss(model, guide, x, y))
-    )
+    makers |= {name + KEPT: make for name, make in makers.items()}
+    makers["stock pyro"] = lambda: stock_pyro(method, net, x, y)
     if with_peers and method == "mean_field":
-        for name, peer in peers.available(net, x, y, NUM_DATA).items():
-            steps[name] = optimised(peer.parameters, plain(peer.loss))
+        for name, build in peers.available().items():
+            makers[name] = lambda build=build: optimised(  # type: ignore[misc]
+                (peer := build(net, x, y, NUM_DATA)).parameters, plain(peer.loss)
+            )
     modes: tuple[Mode, ...] = ("off", "replay", "inductor") if compiled else ("off", "replay")
     for local in (True, False):
         for mode in modes:
-            objective = Objective(*pair(method, net), local=local).train()
-            gradients = GradientStep(objective, mode, num_steps=1)
-            steps[f"zoo {'local' if local else 'weights'}, {mode}"] = optimised(
-                objective.parameters(),
-                lambda g=gradients: g(x, y),  # type: ignore[misc]
+            makers[f"zoo {'local' if local else 'weights'}, {mode}"] = partial(
+                by_zoo, method, net, x, y, local=local, mode=mode
             )
-    return steps
+    return makers
+
+
+def deterministic(net: nn.Sequential, x: Tensor, y: Tensor) -> Step:
+    """Return a step of the network itself."""
+    return optimised(net.parameters(), plain(lambda: F.cross_entropy(net(x), y)))
+
+
+def by_hand(
+    method: str, net: nn.Sequential, x: Tensor, y: Tensor, *, local: bool, compiled: bool
+) -> Step:
+    """Return a hand-written step."""
+    rival = handwritten.bayesian(net, method, local)
+    loss = handwritten.loss
+    if compiled:  # the rival's best: the generator of the CPU is faster than Inductor's own
+        loss = torch.compile(loss, options={"fallback_random": True})
+    return optimised(rival.parameters(), plain(lambda: loss(rival, x, y, NUM_DATA)))
+
+
+def stock_pyro(method: str, net: nn.Sequential, x: Tensor, y: Tensor) -> Step:
+    """Return a step of Pyro's own estimator on the model and guide of the zoo."""
+    model, guide = pair(method, net)
+    elbo = TraceMeanField_ELBO()
+    both = nn.ModuleList([model, guide])
+    return optimised(both.parameters(), plain(lambda: elbo.differentiable_loss(model, guide, x, y)))
+
+
+def by_zoo(
+    method: str, net: nn.Sequential, x: Tensor, y: Tensor, *, local: bool, mode: Mode
+) -> Step:
+    """Return a step of the zoo."""
+    objective = Objective(*pair(method, net), local=local).train()
+    gradients = GradientStep(objective, mode, num_steps=1)
+    return optimised(objective.parameters(), lambda: gradients(x, y), own=True)
 
 
 def pair(method: str, net: nn.Sequential):  # type: ignore[no-untyped-def]
@@ -119,18 +160,46 @@ def pair(method: str, net: nn.Sequential):  # type: ignore[no-untyped-def]
     return model, model.guide(init_scale=0.011)
 
 
-def measure(steps: dict[str, Step], rounds: int, per_round: int) -> dict[str, list[float]]:
-    """Return milliseconds per step of every round; contestants take turns."""
-    for step in steps.values():
-        for _ in range(3):  # compilation and first allocations
+def serve(pipe: Connection, name: str, method: str, network: str, options: dict[str, bool]) -> None:
+    """Make one contestant in this process, and time its steps whenever a number of them comes."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)  # inside Inductor
+    keeps = name.startswith("zoo") or name.endswith(KEPT)
+    with (
+        pyro.settings.context(module_local_params=True),
+        kept_memory() if keeps else nullcontext(),
+    ):
+        step = contestants(method, network, **options)[name]()
+        for _ in range(5):  # compilation and first allocations
             step()
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
+        pipe.send("ready")
+        while (count := pipe.recv()) > 0:
             started = time.perf_counter()
-            for _ in range(per_round):
+            for _ in range(count):
                 step()
-            times[name].append(1e3 * (time.perf_counter() - started) / per_round)
+            pipe.send(1e3 * (time.perf_counter() - started) / count)
+
+
+def measure(
+    method: str, network: str, options: dict[str, bool], rounds: int, per_round: int
+) -> dict[str, list[float]]:
+    """Return milliseconds per step of every round; contestants take turns."""
+    context = multiprocessing.get_context("spawn")
+    pipes: dict[str, Connection] = {}
+    for name in contestants(method, network, **options):
+        pipe, theirs = context.Pipe()
+        arguments = (theirs, name, method, network, options)
+        context.Process(target=serve, args=arguments, daemon=True).start()
+        theirs.close()
+        pipe.recv()  # one after the other: compilers need memory
+        pipes[name] = pipe
+    times: dict[str, list[float]] = {name: [] for name in pipes}
+    for _ in range(rounds):
+        for name, pipe in pipes.items():
+            pipe.send(per_round)
+            times[name].append(pipe.recv())
+    for pipe in pipes.values():
+        pipe.send(0)
     return times
 
 
@@ -165,29 +234,20 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="add other libraries to mean_field")
     parser.add_argument("--network", choices=["mlp", "lenet5"], help="only this one, not both")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)  # inside Inductor
-    rounds = 5 if arguments.quick else 15
+    rounds = 10 if arguments.quick else 30
     missing = peers.missing() if arguments.peers else {}
     for name, reason in missing.items():
         print(f"not measured: {name} ({reason})")
+    options = {"compiled": not arguments.no_compile, "with_peers": arguments.peers}
     tables = []
-    with pyro.settings.context(module_local_params=True):
-        for network, (net, x, y) in networks().items():
-            if arguments.network not in (None, network):
-                continue
-            for method in handwritten.LAYERS:
-                steps = contestants(
-                    method,
-                    net,
-                    x,
-                    y,
-                    compiled=not arguments.no_compile,
-                    with_peers=arguments.peers,
-                )
-                times = measure(steps, rounds, per_round=10 if network == "mlp" else 2)
-                tables.append(table(method, network, times))
-                print(tables[-1].round(2).to_string(index=False), flush=True)
+    for network in networks():
+        if arguments.network not in (None, network):
+            continue
+        for method in handwritten.LAYERS:
+            per_round = 10 if network == "mlp" else 2
+            times = measure(method, network, options, rounds, per_round)
+            tables.append(table(method, network, times))
+            print(tables[-1].round(2).to_string(index=False), flush=True)
     result = pd.concat(tables)
     RESULTS.mkdir(exist_ok=True)
     result.round(4).to_csv(RESULTS / "speed.csv", index=False)

@@ -122,9 +122,7 @@ def test_schedules_reach_optimizer_and_objective():
     svi = make_svi(recipe=recipe)
     svi.run(
         checkpoint_every=1,
-        on_checkpoint=lambda svi: seen.append(
-            (svi.optimizer.param_groups[0]["lr"], float(svi.objective.kl_weight))
-        ),
+        on_checkpoint=lambda svi: seen.append((svi.optimizer.lr, float(svi.objective.kl_weight))),
     )
     rates, weights = zip(*seen[:-1], strict=True)  # the last call is after the last step
     assert rates == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.1, 0.075, 0.05, 0.025])

@@ -9,6 +9,7 @@ An eager replay runs the same operations in the same order with the same random 
 result is that of the uncaptured step to the last bit. Inductor rounds differently.
 """
 
+import importlib
 import statistics
 import time
 import warnings
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from zoo.infer.objective import Objective
 
@@ -40,31 +41,31 @@ def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Call
     backend
         ``replay`` runs the recorded operations one by one, ``inductor`` compiles them.
     """
+    leaves, structure = tree_flatten(inputs)
 
-    def plain(*inputs: Any) -> Any:  # the tracer takes no methods
-        return function(*inputs)
+    def flat(*leaves: Any) -> Any:
+        return function(*tree_unflatten(leaves, structure))
 
     with torch.random.fork_rng():  # recording must not move the random numbers
-        graph = make_fx(plain, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    if backend == "replay":
-        return graph
+    run = graph if backend == "replay" else _compiled(graph, leaves)
+    return lambda *inputs: run(*tree_leaves(inputs))
+
+
+def _compiled(graph: GraphModule, leaves: list[Any]) -> Callable[..., Any]:
+    """Compile a recorded graph; nothing is run."""
+    inductor = importlib.import_module("torch._inductor")  # half a second, and often not needed
     _keep_products_apart(graph)
     # The generator of the CPU is fast; Inductor's own is made for GPUs.
-    on_cpu = all(value.device.type == "cpu" for value in _tensors(inputs))
-    compiled: Callable[..., Any] = torch.compile(
-        graph, fullgraph=True, dynamic=False, options={"fallback_random": on_cpu}
-    )
-    copies = tree_map_only(Tensor, Tensor.clone, inputs)
-    with torch.random.fork_rng(), torch.no_grad(), warnings.catch_warnings():
+    on_cpu = all(leaf.device.type == "cpu" for leaf in leaves if isinstance(leaf, Tensor))
+    with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's, about itself
-        compiled(*copies)  # compilation happens at the first call
+        compiled: Callable[..., Any] = inductor.compile(
+            graph, leaves, options={"fallback_random": on_cpu}
+        )
     return compiled
-
-
-def _tensors(inputs: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
 
 
 class CapturedObjective:
@@ -102,8 +103,7 @@ class CapturedObjective:
         return self._fixed | dict(self.objective.named_buffers())
 
     def _inputs(self) -> tuple[list[Tensor], list[Tensor]]:
-        trained = [parameter.detach() for parameter in self._trained.values()]
-        return trained, [value.detach() for value in self._state().values()]
+        return list(self._trained.values()), list(self._state().values())
 
     def _step(
         self, trained: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor

@@ -19,8 +19,10 @@ from zoo.errors import ZooError
 from zoo.infer.batches import Batches
 from zoo.infer.capture import GradientStep, Mode
 from zoo.infer.interrupt import StopSignal
+from zoo.infer.memory import kept_memory
 from zoo.infer.mode import choose_mode
 from zoo.infer.objective import Objective, estimate_elbo, total_divergence
+from zoo.infer.optimizer import FusedAdam
 from zoo.infer.schedule import child_seed, kl_weight, lr_factor
 from zoo.registry import Recipe
 
@@ -128,7 +130,7 @@ class SVI:
         self.early_stopping = early_stopping
         self.progress = Progress()
         self.parameters = [p for p in self.objective.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=recipe.lr, fused=True)
+        self.optimizer = FusedAdam(self.parameters, lr=recipe.lr)
         self._rng = _seeded_rng(child_seed(seed, NOISE_STREAM), self.device)
         self._running = False
 
@@ -161,6 +163,7 @@ class SVI:
         self._gradient_step = GradientStep(self.objective, self.mode, steps_left)
         with (
             StopSignal() as stop,
+            kept_memory(),
             pyro.settings.context(module_local_params=True),
             self._own_rng(),
             self._bar(progress_bar) as bar,
@@ -195,8 +198,7 @@ class SVI:
     def _step(self) -> None:
         step = self.progress.step
         self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.lr * lr_factor(self.recipe, step)
+        self.optimizer.lr = self.recipe.lr * lr_factor(self.recipe, step)
         loss = self._gradient_step(*self.batches[step])
         if step % GRADIENT_EVERY == 0:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
@@ -257,8 +259,7 @@ class SVI:
         """Return the tensors and the numbers that a resumed run needs."""
         progress = self.progress
         tensors = {f"objective.{k}": v.detach() for k, v in self._trained().items()}
-        for index, slot in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{key}": value for key, value in slot.items()}
+        tensors |= {f"optimizer.{k}": v for k, v in self.optimizer.state().items()}
         tensors |= {f"best.{k}": v for k, v in progress.best.items()}
         rng = _get_rng(self.device) if self._running else self._rng
         tensors |= {f"rng.{k}": v for k, v in rng.items()}
@@ -278,13 +279,7 @@ class SVI:
         """Continue from what `state` returned."""
         moved = {k: v if k.startswith("rng.") else v.to(self.device) for k, v in tensors.items()}
         self.objective.load_state_dict(_under("objective.", moved))
-        slots: dict[int, dict[str, Tensor]] = {}
-        for key, value in _under("optimizer.", moved).items():
-            index, _, name = key.partition(".")
-            slots.setdefault(int(index), {})[name] = _in_layout_of(
-                self.parameters[int(index)], value
-            )
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": slots})
+        self.optimizer.load_state(_under("optimizer.", moved))
         self._rng = _under("rng.", moved)
         self.progress = Progress(
             step=int(numbers["step"]),
@@ -347,13 +342,6 @@ class _Bar:
 
     def close(self) -> None:
         self.bar.close()
-
-
-def _in_layout_of(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return a tensor in the memory layout of a parameter, which files do not keep."""
-    if value.shape != parameter.shape:
-        return value
-    return torch.empty_like(parameter).copy_(value)
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
