@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from torch import nn
 from benchmarks import handwritten
 from benchmarks.speed import NUM_DATA, machine_line, optimised, pair, plain
 from zoo.infer.capture import GradientStep
+from zoo.infer.memory import kept_memory
 from zoo.infer.objective import Objective
 from zoo.infer.outputs import network_outputs
 from zoo.infer.predict import draw_posterior
@@ -100,7 +102,11 @@ def cell(arguments: dict[str, Any]) -> dict[str, float]:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    with pyro.settings.context(module_local_params=True):
+    keeps = arguments["contestant"].startswith("zoo")  # as its training loop does
+    with (
+        pyro.settings.context(module_local_params=True),
+        kept_memory() if keeps else nullcontext(),
+    ):
         if arguments["axis"] == "draws":
             return measured(prediction(arguments["size"]), before)
         shape = {"width": 300, "depth": 3, "particles": 1, arguments["axis"]: arguments["size"]}

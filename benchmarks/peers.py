@@ -343,6 +343,15 @@ PEERS = {
 }
 
 
+#: What makes each contestant, ``build(net, x, y, num_data)``, and the library it comes from. The
+#: network has linear and convolutional layers (stride 1, no padding) with biases, and layers without
+#: parameters between them, and is left as it is; ``x`` and ``y`` are the batch, classes as integers.
+BUILDERS: dict[str, Callable[..., Contestant]] = {
+    name: build for peer in PEERS.values() for name, build in peer.contestants.items()
+}
+LIBRARIES = {name: library for library, peer in PEERS.items() for name in peer.contestants}
+
+
 def missing() -> dict[str, str]:
     """Return the peers that do not import, and the first line of the reason."""
     reasons = {}
@@ -354,22 +363,6 @@ def missing() -> dict[str, str]:
             first_line = (str(error).splitlines() or [""])[0]
             reasons[name] = f"{type(error).__name__}: {first_line}"
     return reasons
-
-
-def available() -> dict[str, Callable[..., Contestant]]:
-    """Return the builders of every peer that imports: ``build(net, x, y, num_data)``.
-
-    The network has linear and convolutional layers (stride 1, no padding) with biases, and layers
-    without parameters between them, and is left as it is. ``x`` and ``y`` are the batch, classes as
-    integers; ``num_data`` is the size of the data set that it stands for.
-    """
-    absent = missing()
-    return {
-        name: build
-        for library, peer in PEERS.items()
-        if library not in absent
-        for name, build in peer.contestants.items()
-    }
 
 
 def _replaced(net: nn.Sequential, bayesian: Callable[[nn.Module], nn.Module]) -> nn.Sequential:

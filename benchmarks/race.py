@@ -88,7 +88,10 @@ def contestants(
         lambda rows: zoo_logits(model, guide, rows),
     )
     if with_peers:
-        for name, build in peers.available().items():
+        missing = peers.missing()
+        for name, build in peers.BUILDERS.items():
+            if peers.LIBRARIES[name] in missing:
+                continue
             peer = build(net, x, y, NUM_DATA)
             runners[name] = Runner(optimised(iter(peer.parameters), plain(peer.loss)), peer.logits)
     for local in (True, False):

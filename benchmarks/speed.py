@@ -16,7 +16,7 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from functools import partial
 from multiprocessing.connection import Connection
@@ -108,7 +108,7 @@ def contestants(
     makers |= {name + KEPT: make for name, make in makers.items()}
     makers["stock pyro"] = lambda: stock_pyro(method, net, x, y)
     if with_peers and method == "mean_field":
-        for name, build in peers.available().items():
+        for name, build in peers.BUILDERS.items():
             makers[name] = lambda build=build: optimised(  # type: ignore[misc]
                 (peer := build(net, x, y, NUM_DATA)).parameters, plain(peer.loss)
             )
@@ -181,12 +181,19 @@ def serve(pipe: Connection, name: str, method: str, network: str, options: dict[
 
 
 def measure(
-    method: str, network: str, options: dict[str, bool], rounds: int, per_round: int
+    method: str,
+    network: str,
+    options: dict[str, bool],
+    missing: Collection[str],
+    rounds: int,
+    per_round: int,
 ) -> dict[str, list[float]]:
     """Return milliseconds per step of every round; contestants take turns."""
     context = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
     for name in contestants(method, network, **options):
+        if peers.LIBRARIES.get(name) in missing:
+            continue
         pipe, theirs = context.Pipe()
         arguments = (theirs, name, method, network, options)
         context.Process(target=serve, args=arguments, daemon=True).start()
@@ -245,7 +252,7 @@ def main() -> None:
             continue
         for method in handwritten.LAYERS:
             per_round = 10 if network == "mlp" else 2
-            times = measure(method, network, options, rounds, per_round)
+            times = measure(method, network, options, missing, rounds, per_round)
             tables.append(table(method, network, times))
             print(tables[-1].round(2).to_string(index=False), flush=True)
     result = pd.concat(tables)
