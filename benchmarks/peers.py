@@ -344,8 +344,8 @@ PEERS = {
 
 
 #: What makes each contestant, ``build(net, x, y, num_data)``, and the library it comes from. The
-#: network has linear and convolutional layers (stride 1, no padding) with biases, and layers without
-#: parameters between them, and is left as it is; ``x`` and ``y`` are the batch, classes as integers.
+#: network has linear and convolutional layers (stride 1, no padding) with biases, and between them
+#: layers without parameters; it is left as it is. ``x`` and ``y`` are a batch, classes as integers.
 BUILDERS: dict[str, Callable[..., Contestant]] = {
     name: build for peer in PEERS.values() for name, build in peer.contestants.items()
 }

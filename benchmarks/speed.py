@@ -163,7 +163,7 @@ def pair(method: str, net: nn.Sequential):  # type: ignore[no-untyped-def]
 def serve(pipe: Connection, name: str, method: str, network: str, options: dict[str, bool]) -> None:
     """Make one contestant in this process, and time its steps whenever a number of them comes."""
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)  # inside Inductor
+    warnings.simplefilter("ignore")  # the libraries', about themselves
     keeps = name.startswith("zoo") or name.endswith(KEPT)
     with (
         pyro.settings.context(module_local_params=True),
