@@ -255,15 +255,24 @@ def main() -> None:
             times = measure(method, network, options, missing, rounds, per_round)
             tables.append(table(method, network, times))
             print(tables[-1].round(2).to_string(index=False), flush=True)
-    result = pd.concat(tables)
+    write(pd.concat(tables), missing)
+
+
+def write(measured: pd.DataFrame, missing: dict[str, str]) -> None:
+    """Write the table; rows of networks that were not measured now stay, if the machine did."""
     RESULTS.mkdir(exist_ok=True)
-    result.round(4).to_csv(RESULTS / "speed.csv", index=False)
+    path = RESULTS / "speed.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    rows = known.get("rows", []) if known.get("machine") == machine_line() else []
+    others = [row for row in rows if row["network"] not in set(measured.network)]
+    result = pd.DataFrame(others + measured.round(4).to_dict("records"))
+    result.to_csv(RESULTS / "speed.csv", index=False)
     records = {
         "machine": machine_line(),
         "missing_peers": missing,
-        "rows": result.round(4).to_dict("records"),
+        "rows": result.to_dict("records"),
     }
-    (RESULTS / "speed.json").write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

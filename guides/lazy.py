@@ -21,7 +21,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from guides.noise import standard_normal_like
+from guides.layout import channels_last, standard_normal_like
 
 #: Keeps the square root of a variance differentiable at zero.
 TINY = 1e-16
@@ -210,8 +210,8 @@ def _linear_map(function: Callable[..., Tensor]) -> Callable[..., Any]:
         if ready is NotImplemented:
             return NotImplemented
         (loc, variance), (bias_loc, bias_variance) = ready
-        mean = function(input, loc, bias_loc, *args, **kwargs)
-        spread = function(input * input, variance, bias_variance, *args, **kwargs)
+        mean = function(input, channels_last(loc), bias_loc, *args, **kwargs)
+        spread = function(input * input, channels_last(variance), bias_variance, *args, **kwargs)
         return _sampled(mean, spread)
 
     return rule

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Normal, constraints
 from torch.distributions.kl import register_kl
 
-from guides.noise import standard_normal_like
+from guides.layout import standard_normal_like
 
 
 class LogScaleNormal(dist.Normal):

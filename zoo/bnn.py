@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from guides.base import Composite, module_key
 from guides.full_rank import FullRank
+from guides.layout import channels_last
 from zoo.errors import ConfigError
 from zoo.likelihoods import Likelihood
 from zoo.priors import Prior, PriorSource, Program, build_guide, build_program, resolve_priors
@@ -119,7 +120,7 @@ class BNN(nn.Module):
 
     def evaluate(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the network's outputs for given values of the slots."""
-        weights = {name: value for name, value in values.items() if name != "noise"}
+        weights = {name: channels_last(value) for name, value in values.items() if name != "noise"}
         if not self.autocast:
             outputs: Tensor = functional_call(self.net, weights, (x,))
             return outputs

@@ -1,4 +1,4 @@
-"""Standard normal noise in the memory layout of another tensor."""
+"""Memory layouts that make later operations fast."""
 
 import torch
 from torch import Tensor
@@ -16,3 +16,15 @@ def standard_normal_like(value: Tensor) -> Tensor:
     shape = [value.shape[dim] for dim in order]
     noise = torch.randn(shape, dtype=value.dtype, device=value.device)
     return noise.permute(sorted(range(value.dim()), key=order.__getitem__))
+
+
+def channels_last(weight: Tensor) -> Tensor:
+    """Say of the weights of a convolution with one input channel that its channels come last.
+
+    In memory both layouts are the same, and arithmetic forgets which of them was meant; a
+    convolution then takes the slow one and hands it on to its outputs. Nothing is copied. Other
+    weights keep their layout through arithmetic and are returned as they are.
+    """
+    if weight.dim() != 4 or weight.shape[1] != 1:
+        return weight
+    return weight.squeeze(1).unsqueeze(-1).permute(0, 3, 1, 2)
