@@ -48,6 +48,7 @@ def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Call
 
     with torch.random.fork_rng():  # recording must not move the random numbers
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    _drop_detachments(graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     run = graph if backend == "replay" else _compiled(graph, leaves)
@@ -115,6 +116,15 @@ class CapturedObjective:
             loss = functional_call(self.objective, values, (x, y))
             gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         return [loss.detach(), *gradients]
+
+
+def _drop_detachments(graph: GraphModule) -> None:
+    """Remove operations that cut gradients off: a recorded graph is run without any."""
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        if any(user.op == "output" for user in node.users):
+            continue  # a result must not be an input itself
+        node.replace_all_uses_with(node.args[0])
+        graph.graph.erase_node(node)
 
 
 def _keep_products_apart(graph: GraphModule) -> None:
