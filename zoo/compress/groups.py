@@ -19,11 +19,19 @@ TOLERATED_LOSS = 0.02
 RELAXATIONS = 12
 #: Random rows on which a live weight shows itself.
 PROBES = 256
+#: Size of random biases there.
+SMALL_BIAS = 0.01
+#: Groups of a slot that are listed one by one; of more, sorted scores are listed at even steps.
+MAX_LISTED = 2000
 
 
 @runtime_checkable
 class PrunableGuide(Protocol):
-    """A guide that scores groups of weights."""
+    """A guide that scores groups of weights.
+
+    A method with a published threshold has it as ``default_threshold``; for others the scores are
+    split into two clusters.
+    """
 
     group_shape: torch.Size
 
@@ -85,7 +93,7 @@ class GroupView:
 
     def prune(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Set pruned groups of posterior draws to zero."""
-        return _masked(slots, self.groups)
+        return masked(slots, self.groups)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the view as plain types."""
@@ -98,12 +106,21 @@ class GroupView:
                     "groups": len(group.scores),
                     "kept": int(group.keep.sum()),
                     "threshold": group.threshold,
-                    "scores": [float(f"{score:.6g}") for score in group.scores],
-                    "pruned": np.flatnonzero(~group.keep).tolist(),
+                    **_listed(group),
                 }
                 for name, group in self.groups.items()
             },
         }
+
+
+def _listed(group: SlotGroups) -> dict[str, list[Any]]:
+    """Return scores and pruned groups; of very many groups, such as weights, only a summary."""
+    scores, listed = group.scores, {}
+    if len(scores) > MAX_LISTED:
+        scores = np.sort(scores)[np.linspace(0, len(scores) - 1, MAX_LISTED).astype(int)]
+    else:
+        listed["pruned"] = np.flatnonzero(~group.keep).tolist()
+    return {"scores": [float(f"{score:.6g}") for score in scores], **listed}
 
 
 def group_view(
@@ -126,9 +143,9 @@ def group_view(
         thresholds that cost more than `TOLERATED_LOSS` are relaxed step by step: a split that looks
         clean in the scores can still remove what the network needs.
     """
-    parts = {n: part for n, part in guide_parts(guide).items() if isinstance(part, PrunableGuide)}
+    parts = prunable_parts(guide)
     scores = {name: part.group_scores().detach().cpu().numpy() for name, part in parts.items()}
-    thresholds = {name: otsu_threshold(values) for name, values in scores.items()}
+    thresholds = {name: method_threshold(parts[name], values) for name, values in scores.items()}
     unpruned = score(None) if score and scores else 0.0
     for relaxed in range(RELAXATIONS + 1):
         groups = {
@@ -150,9 +167,20 @@ def guide_parts(guide: Guide) -> dict[str, Guide]:
     return guide.by_name() if isinstance(guide, Composite) else {}
 
 
+def prunable_parts(guide: Guide) -> dict[str, PrunableGuide]:
+    """Return the guides of the slots whose posterior scores groups."""
+    return {n: part for n, part in guide_parts(guide).items() if isinstance(part, PrunableGuide)}
+
+
+def method_threshold(part: PrunableGuide, scores: NDArray[np.floating]) -> float:
+    """Return the threshold of a method, or one that splits the scores into two clusters."""
+    published: float | None = getattr(part, "default_threshold", None)
+    return otsu_threshold(scores) if published is None else published
+
+
 def _relax(threshold: float, highest: float, share: float) -> float:
     """Move a threshold towards the highest score, above which nothing is pruned."""
-    return threshold + share * (highest - threshold) if np.isfinite(threshold) else threshold
+    return float(threshold + share * (highest - threshold)) if np.isfinite(threshold) else threshold
 
 
 def count_weights(model: BNN, groups: Mapping[str, SlotGroups], x: Tensor) -> tuple[int, int]:
@@ -165,17 +193,28 @@ def count_weights(model: BNN, groups: Mapping[str, SlotGroups], x: Tensor) -> tu
     generator = torch.Generator().manual_seed(0)
 
     def noise(like: Tensor) -> Tensor:
-        fan_in = max(1, like[0].numel() if like.dim() > 1 else 1)
         drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64)
-        return drawn.to(like) / float(fan_in**0.5)
+        return drawn.to(like)
+
+    def weight(name: str) -> Tensor:
+        """Draw a weight so that what is kept of a layer has outputs of the size of its inputs."""
+        drawn = noise(model.net.get_parameter(name))
+        share = groups[name].keep.mean() if name in groups else 1.0
+        return drawn * float((2 / (drawn[0].numel() * share)) ** 0.5)
 
     model.eval()
-    names = [name for name, p in model.net.named_parameters() if p.dim() >= 2]
-    weights = {name: noise(model.net.get_parameter(name)).requires_grad_() for name in names}
-    biases = {n: noise(s.value) for n, s in model.slots.items() if s.value.dim() == 1}
+    named = dict(model.net.named_parameters())
+    weights = {n: weight(n).requires_grad_() for n, p in named.items() if p.dim() >= 2}
+    vectors = {
+        n: noise(s.value)
+        for n, s in model.slots.items()
+        if s.value.dim() == 1 and not s.positive  # as variances are
+    }
+    # A bias that outweighs the inputs of its unit would hide them from an activation such as ReLU.
+    biases = {n: SMALL_BIAS * noise(p) for n, p in named.items() if n.endswith("bias")}
     rows = torch.randn((PROBES, *x.shape[1:]), generator=generator, dtype=torch.float64).to(x)
     with torch.enable_grad():
-        f = model.evaluate(_masked({**biases, **weights}, groups), rows)
+        f = model.evaluate(masked({**vectors, **biases, **weights}, groups), rows)
         gradients = torch.autograd.grad((f * noise(f)).sum(), list(weights.values()))
     return (
         sum(weight.numel() for weight in weights.values()),
@@ -183,9 +222,12 @@ def count_weights(model: BNN, groups: Mapping[str, SlotGroups], x: Tensor) -> tu
     )
 
 
-def _masked(values: Mapping[str, Tensor], groups: Mapping[str, SlotGroups]) -> dict[str, Tensor]:
-    masked = dict(values)
+def masked(values: Mapping[str, Tensor], groups: Mapping[str, SlotGroups]) -> dict[str, Tensor]:
+    """Set pruned groups of values to zero; dimensions in front of a slot's own are draws."""
+    result = dict(values)
     for name, group in groups.items():
-        keep = torch.as_tensor(group.keep, device=values[name].device)
-        masked[name] = values[name] * keep.reshape(group.group_shape)
-    return masked
+        if name not in values:  # not looked at
+            continue
+        pruned = torch.as_tensor(~group.keep, device=values[name].device)
+        result[name] = values[name].masked_fill(pruned.reshape(group.group_shape), 0.0)
+    return result

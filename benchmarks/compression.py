@@ -1,0 +1,239 @@
+"""Compression of LeNets on MNIST: ``python -m benchmarks.compression --methods group_horseshoe``.
+
+Fits LeNet-300-100 and LeNet-5-Caffe to MNIST (from ``ZOO_DATA``) with a recipe per method,
+compresses the fits, and puts the published figures beside what was reached. Every row is written to
+``benchmarks/results/compression.csv`` as soon as it is there, with the command that repeats the
+fit. Rows that are finished are skipped, and fits that were interrupted are resumed from their run
+directories.
+"""
+
+import argparse
+import logging
+import shlex
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import zoo
+from benchmarks.speed import machine_line
+from zoo.compress.compression import Compression
+from zoo.compress.runs import compress_run
+from zoo.config import make_config
+from zoo.registry import list_models
+from zoo.store import RunDirectory
+from zoo.workflow import resume
+
+RESULTS = Path(__file__).parent / "results" / "compression.csv"
+RUNS = Path("runs") / "compression"
+#: What identifies a row.
+KEYS = ["method", "network", "seed", "setting"]
+
+NETWORKS = {
+    "lenet300": "lenet300",
+    "lenet5": "lenet5",
+    # The dense network of structured Bayesian pruning.
+    "lenet_fc": "mlp:784-500-300-10",
+}
+
+log = logging.getLogger("compression")
+
+
+@dataclass(frozen=True)
+class Published:
+    """Figures of a publication.
+
+    Attributes
+    ----------
+    error
+        Test error in percent.
+    weights_left
+        Weights that are left, in percent.
+    rates
+        Compression by pruning, for fast prediction, and at most.
+    units
+        What is left of every layer: output channels of a convolution, inputs of a dense layer.
+    """
+
+    error: str
+    weights_left: str = ""
+    rates: str = ""
+    units: str = ""
+
+
+#: Louizos, Ullrich and Welling (2017); sparse variational dropout as they ran it. Neklyudov,
+#: Molchanov, Ashukha and Vetrov (2017) for structured Bayesian pruning. Achterhold, Koehler,
+#: Schmeink and Genewein (2018) for quantization.
+PUBLISHED = {
+    ("group_normal_jeffreys", "lenet300"): Published("1.8", "10.8", "9 / 36 / 58", "278-98-13"),
+    ("group_horseshoe", "lenet300"): Published("1.8", "10.6", "9 / 23 / 59", "311-86-14"),
+    ("sparse_vd", "lenet300"): Published("1.8", "2.2", "21 / 84 / 113"),
+    ("group_normal_jeffreys", "lenet5"): Published("1.0", "0.9", "108 / 361 / 573", "8-13-88-13"),
+    ("group_horseshoe", "lenet5"): Published("1.0", "0.6", "156 / 419 / 771", "5-10-76-16"),
+    ("sparse_vd", "lenet5"): Published("1.0", "0.7", "63 / 228 / 365"),
+    ("structured_bp", "lenet_fc"): Published("1.55", units="245-160-55"),
+    ("structured_bp", "lenet5"): Published("0.86", units="3-18-284-283"),
+    ("quantized", "lenet5"): Published("0.7-0.8", "20-30"),
+}
+
+#: Training unless a recipe says otherwise; 469 steps of 128 rows are an epoch.
+COMMON: dict[str, Any] = {"num_samples": 30, "checkpoint_every": 1000}
+#: What each method and network is trained with.
+RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+    ("group_horseshoe", "lenet300"): {"num_steps": 30_000, "lr": 2e-3, "kl_warmup": 0.3},
+    ("group_horseshoe", "lenet5"): {"num_steps": 15_000, "lr": 2e-3, "kl_warmup": 0.3},
+    ("group_normal_jeffreys", "lenet300"): {"num_steps": 30_000, "lr": 2e-3, "kl_warmup": 0.3},
+    ("group_normal_jeffreys", "lenet5"): {"num_steps": 15_000, "lr": 2e-3, "kl_warmup": 0.3},
+    ("sparse_vd", "lenet300"): {"num_steps": 30_000, "lr": 1e-3, "kl_warmup": 0.3},
+    ("sparse_vd", "lenet5"): {"num_steps": 15_000, "lr": 1e-3, "kl_warmup": 0.3},
+}
+
+
+def options_of(method: str, network: str, seed: int, num_steps: int | None) -> dict[str, Any]:
+    """Return the configuration of a fit."""
+    options = {
+        "method": method,
+        "data": "mnist",
+        "net": NETWORKS[network],
+        "seed": seed,
+        **COMMON,
+        **RECIPES.get((method, network), {}),
+    }
+    return options | ({} if num_steps is None else {"num_steps": num_steps})
+
+
+def command_of(options: dict[str, Any]) -> str:
+    """Return the command that repeats a fit."""
+    flags = [
+        part
+        for name, value in options.items()
+        if name != "method"
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    return shlex.join(["zoo", "fit", options["method"], *flags])
+
+
+def fit_or_resume(options: dict[str, Any], path: Path) -> None:
+    """Bring a run to its end, wherever it stands."""
+    directory = RunDirectory(path)
+    if directory.is_complete:
+        log.info("%s is finished", path)
+        return
+    if (path / "config.yaml").exists():
+        log.info("%s is resumed", path)
+        resume(directory, progress_bar=False)
+        return
+    log.info("%s starts: %s", path, command_of(options))
+    make_config(**options)
+    zoo.fit(**options, out=path, progress_bar=False)
+
+
+def units_left(compression: Compression) -> str:
+    """Return what is left of every layer, as the literature writes it."""
+    layers = compression.summary["layers"]
+    return "-".join(
+        str(layer["smaller"][0] if len(layer["smaller"]) > 2 else layer["smaller"][1])
+        for layer in layers
+    )
+
+
+def row_of(
+    options: dict[str, Any], network: str, setting: str, compression: Compression, seconds: float
+) -> dict[str, Any]:
+    """Return one row of the table."""
+    summary = compression.summary
+    before, after = summary["original"], summary["packed"]
+    rates = summary["rates"]
+    published = PUBLISHED.get((options["method"], network), Published(""))
+    errors = {
+        name: round(100 * (1 - summary[part]["test"]["accuracy"]), 2)
+        for name, part in {
+            "posterior": "posterior",
+            "means": "original",
+            "pruned": "smaller",
+            "packed": "packed",
+        }.items()
+    }
+    return {
+        "method": options["method"],
+        "network": network,
+        "seed": options["seed"],
+        "setting": setting,
+        **{f"error {name} %": value for name, value in errors.items()},
+        "published error %": published.error,
+        "weights left %": round(rates["weights_left_percent"], 2),
+        "published left %": published.weights_left,
+        "units": units_left(compression),
+        "published units": published.units,
+        "rates": " / ".join(
+            f"{rates[name]:.0f}" for name in ("pruning", "fast_prediction", "maximum")
+        ),
+        "published rates": published.rates,
+        "bits": "-".join(str(layer["counted_bits"]) for layer in summary["layers"]),
+        "bytes": after["bytes"],
+        "bytes before": before["bytes"],
+        "FLOPs ratio": round(before["flops"] / after["flops"], 2),
+        "latency ratio, 256 rows": round(
+            before["latency_ms"]["256"] / after["latency_ms"]["256"], 2
+        ),
+        "latency ratio, 1 row": round(before["latency_ms"]["1"] / after["latency_ms"]["1"], 2),
+        "training seconds": round(seconds),
+        "machine": machine_line(),
+        "command": command_of(options),
+    }
+
+
+def finished_rows(path: Path) -> pd.DataFrame:
+    """Return the rows that are there already."""
+    return pd.read_csv(path, dtype=str).fillna("") if path.exists() else pd.DataFrame()
+
+
+def is_finished(table: pd.DataFrame, wanted: dict[str, str]) -> bool:
+    """Tell whether a row is there."""
+    if table.empty:
+        return False
+    return bool((table[KEYS] == [wanted[key] for key in KEYS]).all(axis=1).any())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--methods", nargs="+", default=["group_horseshoe"])
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=["lenet300", "lenet5"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--num-steps", type=int, help="instead of the recipe's")
+    parser.add_argument("--tolerance", type=float, help="instead of the method's own threshold")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="directory of the fits")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="CSV file")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.methods) - set(list_models()))
+    if unknown:
+        parser.error(f"unknown method {unknown[0]!r}; known: {', '.join(list_models())}")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    rule = "own threshold" if arguments.tolerance is None else f"tolerance {arguments.tolerance:g}"
+    for method in arguments.methods:
+        for network in arguments.networks:
+            for seed in arguments.seeds:
+                options = options_of(method, network, seed, arguments.num_steps)
+                epochs = round(options.get("num_steps", 3000) / 469)
+                setting = f"{epochs} epochs, {rule}"
+                wanted = dict(zip(KEYS, (method, network, str(seed), setting), strict=True))
+                table = finished_rows(arguments.out)
+                if is_finished(table, wanted):
+                    log.info("skipped, finished: %s", wanted)
+                    continue
+                path = arguments.runs / f"{method}_{network}_{epochs}_{seed}"
+                fit_or_resume(options, path)
+                started = time.perf_counter()
+                compression = compress_run(path, tolerance=arguments.tolerance)
+                log.info("compressed in %.0f s", time.perf_counter() - started)
+                seconds = RunDirectory(path).read_json("metrics.json")["seconds"]
+                row = row_of(options, network, setting, compression, seconds)
+                table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
+                table.to_csv(arguments.out, index=False)
+                log.info("%s", row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.unit.compress.architectures import ARCHITECTURES, build, masked_values
+from zoo.compress.onnx_export import onnx_model, write_onnx
+from zoo.compress.shrink import shrink
+from zoo.compress.tracing import trace
+
+
+def run_onnx(model, x):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return session.run(None, {"input": x.numpy()})[0]
+
+
+def assert_same(graph, shape):
+    x = torch.randn(5, *shape)
+    wanted = graph.network(torch.float32)(x).detach().numpy()
+    got = run_onnx(onnx_model(graph).SerializeToString(), x)
+    assert np.abs(got - wanted).max() <= 1e-5 * (1 + np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_onnxruntime_computes_the_same(name):
+    net, forward, shape = build(name)
+    values = masked_values(net, 0.7, torch.Generator().manual_seed(3))
+    assert_same(shrink(trace(forward, values, shape)), shape)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(F.relu, torch.tanh, torch.sigmoid, F.selu, F.mish, F.hardswish, F.silu, F.relu6, F.gelu),
+        lambda x: F.elu(x, 0.7),
+        lambda x: F.celu(x, 0.7),
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: F.leaky_relu(x, 0.2),
+        lambda x: F.softplus(x, beta=2.0),
+        lambda x: F.hardtanh(x, -0.5, 0.8),
+        lambda x: F.softmax(x, -1),
+        lambda x: x * torch.tanh(x) - x,
+        lambda x: F.layer_norm(x, (6,)),
+        lambda x: x.reshape(-1, 2, 3).transpose(1, 2).flatten(1),
+    ],
+)
+def test_every_operation_is_exported(function):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
+
+        def forward(self, x):
+            return self.last(function(self.first(x)))
+
+    net = Net().double()
+    values = {name: p.detach() for name, p in net.named_parameters()}
+    graph = trace(lambda v, x: torch.func.functional_call(net, v, (x,)), values, (4,))
+    assert_same(graph, (4,))
+
+
+def test_file_is_read_by_onnxruntime(tmp_path):
+    net, forward, shape = build("mlp")
+    values = {name: p.detach() for name, p in net.named_parameters()}
+    graph = trace(forward, values, shape)
+    path = write_onnx(graph, tmp_path)
+    assert path.name == "network.onnx"
+    assert run_onnx(str(path), torch.zeros(3, 12)).shape == (3, 3)

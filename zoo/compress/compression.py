@@ -1,0 +1,326 @@
+"""`Compression`: from a fit to a smaller network, measured."""
+
+import copy
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from zoo.compress import costs
+from zoo.compress.bits import RULES, Rule
+from zoo.compress.choice import Choice, choose_by_threshold, choose_by_tolerance
+from zoo.compress.folding import fold_affines
+from zoo.compress.graph import Graph
+from zoo.compress.groups import TOLERATED_LOSS, GroupView, SlotGroups, masked
+from zoo.compress.loader import Network, load
+from zoo.compress.moments import SlotMoments, slot_moments
+from zoo.compress.onnx_export import ONNX_FILE, write_onnx
+from zoo.compress.quantizing import Quantized, quantize
+from zoo.compress.rates import layer_rows, rates
+from zoo.compress.shrink import shrink
+from zoo.compress.summary import summary_text
+from zoo.compress.tracing import trace
+from zoo.compress.writing import write_network
+from zoo.data import Dataset
+from zoo.errors import CompressionError
+from zoo.infer.normalisation import statistics_of_draws
+from zoo.infer.schedule import child_seed
+
+if TYPE_CHECKING:
+    from zoo.fitted import Fit
+
+#: Rows on which the cost of pruning and rounding is measured, and rows of one call.
+VALIDATION_ROWS = 2000
+CHUNK_ROWS = 512
+#: Rows on which the smaller network is compared with the masked one.
+COMPARED_ROWS = 256
+#: Draws of an observation from which scores of numbers and counts are computed.
+OBSERVATION_DRAWS = 100
+#: Share of a tolerance that pruning may use; rounding gets the rest.
+PRUNING_SHARE = 0.9
+#: Streams of random numbers.
+MOMENT_STREAM = 2_000_000_137
+ROW_STREAM = 2_000_000_141
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A compressed fit.
+
+    Attributes
+    ----------
+    network
+        The smaller network, a torch module with posterior means, rounded and packed.
+    choice
+        Which groups were pruned, and by which rule.
+    quantized
+        The network as a graph, with the bits of every layer.
+    summary
+        Everything that was measured, as plain types: the content of ``compression.json``.
+    metadata
+        Plain values that are stored with the network.
+    """
+
+    network: Network
+    choice: Choice
+    quantized: Quantized
+    summary: dict[str, Any]
+    metadata: dict[str, Any]
+
+    def save(self, directory: str | Path, *, onnx: bool = False) -> Path:
+        """Write ``network.json`` and ``network.safetensors``, for `zoo.compress.load`.
+
+        Parameters
+        ----------
+        directory
+            Where to write.
+        onnx
+            Also write ``network.onnx``; needs the package ``onnx``.
+        """
+        path = Path(directory)
+        (path / ONNX_FILE).unlink(missing_ok=True)  # one from before would be another network
+        write_network(self.quantized.graph, self.quantized.bits, path, **self.metadata)
+        if onnx:
+            write_onnx(self.quantized.graph, path)
+        return path
+
+    def table(self) -> str:
+        """Return what was measured, as text."""
+        return summary_text(self.summary)
+
+
+def compress_fit(
+    fitted: "Fit",
+    dataset: Dataset | None = None,
+    *,
+    threshold: float | Mapping[str, float] | None = None,
+    tolerance: float | None = None,
+    bits: Rule = "variance",
+    validation: Dataset | None = None,
+    posterior_scores: Mapping[str, float] | None = None,
+) -> Compression:
+    """Make the network of a fit smaller, and measure it.
+
+    Parameters
+    ----------
+    fitted
+        The fit.
+    dataset
+        Its data, if it was loaded.
+    threshold
+        Prune groups whose score is above this: one number, or numbers by slot pattern.
+    tolerance
+        Prune as much as costs at most so many nats per row, on rows that are not test rows. By
+        default the method's own rule decides.
+    bits
+        How bits follow from posterior variances: ``variance`` (the published rule), ``sd`` or
+        ``off``.
+    validation
+        Rows that took no part in training, in its training part. Without them training rows tell
+        what pruning costs.
+    posterior_scores
+        Scores of the posterior predictive on the test rows, if they are known.
+    """
+    dataset = dataset or fitted.dataset
+    if dataset is None:
+        raise CompressionError("this fit was loaded without its data: pass dataset=.")
+    if threshold is not None and tolerance is not None:
+        raise CompressionError("give a threshold or a tolerance, not both.")
+    if bits not in RULES:
+        raise CompressionError(f"unknown rule for bits {bits!r}. Known: {', '.join(RULES)}.")
+    work = _Work(fitted, dataset, validation)
+    choice = work.choose(threshold, tolerance)
+    full, smaller = work.graph({}), shrink(work.graph(choice.view.groups))
+    quantized = quantize(smaller, bits, is_good=work.judge(smaller, tolerance))
+    return work.measured(choice, full, smaller, quantized, posterior_scores)
+
+
+class _Work:
+    """The fit in double precision on the CPU, and the rows that judge it."""
+
+    def __init__(self, fitted: "Fit", dataset: Dataset, validation: Dataset | None) -> None:
+        self.fitted, self.dataset = fitted, dataset
+        assembly = fitted.assembly
+        seed = child_seed(fitted.config.seed, MOMENT_STREAM)
+        moments = slot_moments(assembly.model, assembly.guide, seed=seed)
+        self.moments = SlotMoments(
+            *({n: v.cpu() for n, v in p.items()} for p in (moments.means, moments.variances))
+        )
+        self.model = copy.deepcopy(assembly.model).cpu().double().eval()
+        self.model.autocast = False
+        self.is_held_out = validation is not None
+        source = dataset if validation is None else validation
+        rng = np.random.default_rng(child_seed(fitted.config.seed, ROW_STREAM))
+        rows = rng.permutation(len(source.X_train))[:VALIDATION_ROWS]
+        self.x, self.y = source.X_train[rows], source.y_train[rows]
+
+    # -------------------------------------------------------------- the network of means
+
+    def values(self, groups: Mapping[str, SlotGroups]) -> dict[str, Tensor]:
+        """Return what the slots hold with some groups pruned, and statistics that fit them."""
+        means = masked(self.moments.means, groups)
+        rows = self._rows(self.dataset.X_train)
+        buffers = statistics_of_draws(self.model, {n: v[None] for n, v in means.items()}, rows)
+        return means | {name: value[0] for name, value in buffers.items()}
+
+    def graph(self, groups: Mapping[str, SlotGroups]) -> Graph:
+        """Return the network of means as a graph, with variances where they are known."""
+        values = self.values(groups)
+        shape = self.fitted.schema.input_shape
+        graph = trace(self.model.evaluate, values, shape)
+        for node in graph.weighted():
+            variance = self.moments.variances.get(node.slot or "")
+            if variance is not None and variance.shape == node.weight.shape:
+                node.variance = variance
+        return graph
+
+    # -------------------------------------------------------------- scores
+
+    def _rows(self, x: Array) -> Tensor:
+        return torch.as_tensor(x, dtype=torch.float64)
+
+    def _scores(self, f: Tensor, y: Array) -> dict[str, float]:
+        is_class = self.fitted.schema.task == "classification"
+        draws, device = 1 if is_class else OBSERVATION_DRAWS, self.fitted.config.device
+        noise = self.moments.means.get("noise")
+        values = {} if noise is None else {"noise": noise.expand(draws).to(device)}
+        return self.fitted.output_scores(f.expand(draws, *f.shape).to(device), y, values)
+
+    @torch.no_grad()
+    def network_scores(self, network: Network, x: Array, y: Array) -> dict[str, float]:
+        """Return the scores of a network; none if there are no rows."""
+        if not len(x):
+            return {}
+        dtype = next(network.parameters()).dtype
+        chunks = self._rows(x).to(dtype).split(CHUNK_ROWS)
+        return self._scores(torch.cat([network(rows) for rows in chunks]).double(), y)
+
+    @torch.no_grad()
+    def masked_nll(self, groups: Mapping[str, SlotGroups]) -> float:
+        """Return the cost of pruning some groups, on the rows that judge."""
+        values = self.values(groups)
+        chunks = self._rows(self.x).split(CHUNK_ROWS)
+        f = torch.cat([self.model.evaluate(values, rows) for rows in chunks])
+        return self._scores(f, self.y)["nll"]
+
+    # -------------------------------------------------------------- steps
+
+    def choose(
+        self, threshold: float | Mapping[str, float] | None, tolerance: float | None
+    ) -> Choice:
+        """Decide which groups go."""
+        model, guide = self.fitted.assembly.model, self.fitted.assembly.guide
+        few = torch.as_tensor(
+            self.x[:2], dtype=next(model.parameters()).dtype, device=self.fitted.config.device
+        )
+        if threshold is not None:
+            return choose_by_threshold(model, guide, few, threshold)
+        if tolerance is not None:
+            share = PRUNING_SHARE * tolerance
+            return choose_by_tolerance(model, guide, few, share, self.masked_nll)
+        return Choice("default", self.fitted.groups(self.dataset))
+
+    def judge(self, smaller: Graph, tolerance: float | None) -> Any:
+        """Return what tells whether a rounded network is good enough."""
+        if tolerance is None:
+            nll = self.network_scores(smaller.network(), self.x, self.y)["nll"]
+            limit = nll + TOLERATED_LOSS
+        else:
+            limit = self.masked_nll({}) + tolerance
+
+        def is_good(graph: Graph) -> bool:
+            return self.network_scores(graph.network(), self.x, self.y)["nll"] <= limit
+
+        return is_good
+
+    def measured(
+        self,
+        choice: Choice,
+        full: Graph,
+        smaller: Graph,
+        quantized: Quantized,
+        posterior_scores: Mapping[str, float] | None,
+    ) -> Compression:
+        """Write the network, load it again, and measure what was loaded."""
+        metadata = self.metadata()
+        with tempfile.TemporaryDirectory() as directory:
+            packed = write_network(quantized.graph, quantized.bits, Path(directory), **metadata)
+            network = load(directory)
+            num_bytes = sum(file.stat().st_size for file in Path(directory).iterdir())
+        test = (self.dataset.X_test, self.dataset.y_test)
+        unpruned = copy.deepcopy(full)
+        fold_affines(unpruned)  # so that folding is not counted as a gain of pruning
+        before, after = unpruned.network(torch.float32), smaller.network(torch.float32)
+        latency = costs.measure_latency({"before": before, "after": network}, full.input_shape)
+        if posterior_scores is None and len(test[0]):
+            posterior_scores = self.fitted.posterior_scores(*test)
+        summary = {
+            "format": 1,
+            "choice": choice.to_dict(),
+            "validation": {"rows": len(self.x), "held_out": self.is_held_out},
+            "bits": quantized.to_dict(),
+            "layers": layer_rows(full, quantized, packed),
+            "rates": rates(self.model.net, smaller, quantized, packed),
+            "original": {
+                **_sizes(full),
+                "parameters": sum(p.numel() for p in self.model.net.parameters()),
+                "bytes": _plain_bytes(self.model.net),
+                "latency_ms": latency["before"],
+                "test": self.network_scores(before, *test),
+            },
+            "smaller": {**_sizes(smaller), "test": self.network_scores(after, *test)},
+            "packed": {
+                **_sizes(quantized.graph),
+                "bytes": num_bytes,
+                "latency_ms": latency["after"],
+                "test": self.network_scores(network, *test),
+            },
+            "posterior": {"test": dict(posterior_scores or {})},
+            "difference": self._difference(choice.view, after),
+            "threads": torch.get_num_threads(),
+        }
+        return Compression(network, choice, quantized, summary, metadata)
+
+    @torch.no_grad()
+    def _difference(self, view: GroupView, network: Network) -> float:
+        """Return the largest difference between the masked network and the smaller one."""
+        rows = self._rows(self.x[:COMPARED_ROWS])
+        masked_outputs = self.model.evaluate(self.values(view.groups), rows)
+        return float((masked_outputs - network(rows.float()).double()).abs().max())
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what a reader of the network needs to know."""
+        config, schema = self.fitted.config, self.fitted.schema
+        return {
+            "method": config.method,
+            "task": schema.task,
+            "likelihood": config.likelihood,
+            "classes": list(schema.classes),
+            "target_mean": schema.target_mean,
+            "target_scale": schema.target_scale,
+        }
+
+
+def _sizes(graph: Graph) -> dict[str, int]:
+    weights, present = costs.count_weights(graph)
+    return {
+        "parameters": costs.count_parameters(graph),
+        "weights": weights,
+        "nonzero_weights": present,
+        "flops": costs.count_flops(graph),
+    }
+
+
+def _plain_bytes(net: nn.Module) -> int:
+    """Return the size of a file with a network's parameters and statistics in float32."""
+    state = {name: value.float().contiguous() for name, value in net.state_dict().items()}
+    return len(save(state))

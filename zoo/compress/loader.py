@@ -1,0 +1,588 @@
+"""Load a compressed network. This file needs torch and safetensors alone, and can be copied.
+
+A network is two files: ``network.json`` says which operations follow each other, and
+``network.safetensors`` holds their weights, packed into as many bits as they need. Nothing in them
+is run as code: every operation is one of `OPERATIONS`, and what does not fit is refused.
+
+>>> network = load("runs/1/compressed")  # doctest: +SKIP
+>>> network(torch.zeros(1, 64))  # doctest: +SKIP
+"""
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.func import functional_call
+
+DESCRIPTION = "network.json"
+WEIGHTS = "network.safetensors"
+FORMAT = "zoo-network"
+VERSION = 1
+#: Name of the rows that go in, and names that nodes may have.
+INPUT = "input"
+NAME = re.compile(r"[A-Za-z0-9_]{1,120}")
+#: Largest description in bytes, number of nodes, and numbers of one tensor or of one row at a node.
+MAX_BYTES = 2**24
+MAX_NODES = 10_000
+MAX_NUMBERS = 2**28
+
+Values = Mapping[str, Any]
+
+
+class NetworkFileError(ValueError):
+    """A description or its weights that are missing, damaged, or not a network."""
+
+
+def load(path: str | Path) -> "Network":
+    """Load a compressed network as a torch module.
+
+    Parameters
+    ----------
+    path
+        The directory with ``network.json`` and ``network.safetensors``, or the JSON file itself.
+
+    Raises
+    ------
+    NetworkFileError
+        If the files are missing, damaged, or describe no network.
+    """
+    path = Path(path)
+    file = path / DESCRIPTION if path.is_dir() else path
+    description = _read_description(file)
+    packed = _read_tensors(file.with_name(WEIGHTS))
+    entries = _mapping(description, "tensors")
+    tensors = {name: unpack(name, entries[name], packed) for name in entries}
+    network = Network(description, tensors)
+    network.check()
+    return network.eval()
+
+
+class Network(nn.Module):
+    """A network that is a list of operations, each a module or a function of earlier values.
+
+    Parameters
+    ----------
+    description
+        The keys ``input`` (the shape of a row), ``nodes``, ``output`` (the name of a node) and
+        perhaps ``metadata``. A node is a mapping with ``name``, ``op``, ``inputs`` and the
+        arguments of its operation.
+    tensors
+        Weights by ``node.name``, for example ``fc1.weight``.
+    """
+
+    def __init__(self, description: Values, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.input_shape = _integers("the shape of the input", description.get("input"))
+        self.metadata = dict(_mapping(description, "metadata", {}))
+        nodes = description.get("nodes")
+        if not isinstance(nodes, list) or not 0 < len(nodes) <= MAX_NODES:
+            raise NetworkFileError(f"a network has 1 to {MAX_NODES} nodes. Got {_short(nodes)}.")
+        self.operations = nn.ModuleList()
+        self.sources: dict[str, list[str]] = {}
+        for node in nodes:
+            self._add(node, tensors)
+        unused = sorted(set(tensors) - {f"{n}.{key}" for n, key in _used(nodes)})
+        if unused:
+            raise NetworkFileError(f"no node uses the tensor {_short(unused[0])}.")
+        output = description.get("output")
+        if not isinstance(output, str) or output not in self.sources:
+            raise NetworkFileError(f"the output {_short(output)} is not a node.")
+        self.output = output
+        self._last_use = {name: end for end, used in self.sources.items() for name in used}
+
+    def _add(self, node: Any, tensors: Mapping[str, Tensor]) -> None:
+        if not isinstance(node, dict):
+            raise NetworkFileError(f"a node is a mapping. Got {_short(node)}.")
+        name, op, sources = node.get("name"), node.get("op"), node.get("inputs")
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise NetworkFileError(
+                f"a node's name is made of letters and digits. Got {_short(name)}."
+            )
+        if name == INPUT or name in self.sources:
+            raise NetworkFileError(f"there are two nodes {name!r}.")
+        if not isinstance(op, str) or op not in OPERATIONS:
+            raise NetworkFileError(
+                f"unknown operation {_short(op)} of node {name!r}. Known: {', '.join(OPERATIONS)}."
+            )
+        if not isinstance(sources, list) or not sources:
+            raise NetworkFileError(f"node {name!r} needs a list of inputs. Got {_short(sources)}.")
+        for source in sources:
+            if source != INPUT and (not isinstance(source, str) or source not in self.sources):
+                raise NetworkFileError(
+                    f"node {name!r} reads {_short(source)}, which is not before it."
+                )
+        operation = OPERATIONS[op]
+        if operation.num_inputs is not None and len(sources) != operation.num_inputs:
+            raise NetworkFileError(
+                f"{op} takes {operation.num_inputs} inputs; node {name!r} has {len(sources)}."
+            )
+        self.operations.append(operation.build(name, node, tensors))
+        self.sources[name] = sources
+
+    def values(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Compute node after node; values that nothing reads any more are let go."""
+        values = {INPUT: x}
+        for (name, sources), operation in zip(self.sources.items(), self.operations, strict=True):
+            values[name] = operation(*[values[source] for source in sources])
+            yield name, values[name]
+            for source in set(sources):
+                if self._last_use[source] == name and source != self.output:
+                    del values[source]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs for rows ``x``."""
+        result = x
+        for name, value in self.values(x):
+            if name == self.output:
+                result = value
+        return result
+
+    def check(self) -> None:
+        """Refuse a network whose shapes do not fit together, without computing anything."""
+        state = {name: value.to("meta") for name, value in self.state_dict().items()}
+        x = torch.zeros(2, *self.input_shape, device="meta")
+        try:
+            functional_call(_SizeCheck(self), {f"network.{k}": v for k, v in state.items()}, (x,))
+        except NetworkFileError:
+            raise
+        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+            raise NetworkFileError(
+                f"the nodes of the network do not fit together: {str(error).splitlines()[0][:200]}"
+            ) from None
+
+
+class _SizeCheck(nn.Module):
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> None:
+        for name, value in self.network.values(x):
+            if value.dim() < 2 or len(value) != len(x):
+                raise NetworkFileError(f"node {name!r} does not keep the rows apart.")
+            if value.numel() > 2 * MAX_NUMBERS:
+                raise NetworkFileError(f"node {name!r} makes {value.numel() // 2} numbers per row.")
+
+
+# ---------------------------------------------------------------------- operations
+
+
+class Operation:
+    """How a kind of node is built: its arguments, its tensors, and the module they make."""
+
+    def __init__(
+        self,
+        make: Callable[..., nn.Module],
+        *,
+        num_inputs: int | None = 1,
+        arguments: Mapping[str, Callable[[str, Any], Any]] | None = None,
+        tensors: Sequence[str] = (),
+        optional: Sequence[str] = (),
+    ) -> None:
+        self.make = make
+        self.num_inputs = num_inputs
+        self.arguments = dict(arguments or {})
+        self.tensors, self.optional = tensors, optional
+
+    def build(self, name: str, node: Values, tensors: Mapping[str, Tensor]) -> nn.Module:
+        """Return the module of a node."""
+        given = {key: node[key] for key in node if key not in ("name", "op", "inputs")}
+        if set(given) != set(self.arguments):
+            raise NetworkFileError(
+                f"the arguments of {node['op']} are {sorted(self.arguments)}; node {name!r} has "
+                f"{_short(sorted(given))}."
+            )
+        checked = {
+            key: check(f"{key!r} of node {name!r}", given[key])
+            for key, check in self.arguments.items()
+        }
+        held = {}
+        for key in (*self.tensors, *self.optional):
+            value = tensors.get(f"{name}.{key}")
+            if value is None and key not in self.optional:
+                raise NetworkFileError(f"node {name!r} lacks its tensor {key!r}.")
+            held[key] = value
+        try:
+            return self.make(**checked, **held)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            reason = str(error).splitlines()[0][:200]
+            raise NetworkFileError(f"node {name!r} cannot be built: {reason}") from None
+
+
+class Function(nn.Module):
+    """An operation without weights."""
+
+    def __init__(self, function: Callable[..., Tensor], **arguments: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.arguments = arguments
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Apply the function."""
+        return self.function(*inputs, **self.arguments)
+
+    def extra_repr(self) -> str:
+        """Show the function and its arguments."""
+        shown = ", ".join(f"{key}={value}" for key, value in self.arguments.items())
+        return f"{getattr(self.function, '__name__', '')}({shown})"
+
+
+class Affine(nn.Module):
+    """A factor and a shift for every unit, such as batch normalisation at test time."""
+
+    def __init__(self, scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(scale), nn.Parameter(shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale and shift."""
+        return torch.addcmul(self.shift, x, self.scale)
+
+
+class Select(nn.Module):
+    """Pick some of the units, which are the first dimension after that of the rows."""
+
+    index: Tensor
+
+    def __init__(self, keep: Tensor) -> None:
+        super().__init__()
+        self.num_units = len(keep)
+        self.register_buffer("index", keep.nonzero().flatten())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pick them."""
+        if x.shape[1] != self.num_units:
+            raise ValueError(f"units are picked from {self.num_units}, but there are {x.shape[1]}")
+        return x.index_select(1, self.index)
+
+    def extra_repr(self) -> str:
+        """Show how many are picked."""
+        return f"{len(self.index)} units"
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    num_out, num_in = weight.shape
+    layer = nn.utils.skip_init(
+        nn.Linear, num_in, num_out, bias=bias is not None, dtype=weight.dtype
+    )
+    return _filled(layer, weight=weight, bias=bias)
+
+
+def _conv(
+    weight: Tensor, bias: Tensor | None, groups: int, stride: Any, padding: Any, dilation: Any
+) -> nn.Module:
+    num_out, num_in, *kernel = weight.shape
+    _check_lengths(kernel, stride, padding, dilation)
+    cls: type[nn.Module] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(kernel) - 1]
+    layer = nn.utils.skip_init(
+        cls,
+        num_in * groups,
+        num_out,
+        tuple(kernel),
+        stride=tuple(stride),
+        padding=tuple(padding),
+        dilation=tuple(dilation),
+        groups=groups,
+        bias=bias is not None,
+        dtype=weight.dtype,
+    )
+    return _filled(layer, weight=weight, bias=bias)
+
+
+def _layer_norm(weight: Tensor | None, bias: Tensor | None, shape: Any, eps: float) -> nn.Module:
+    layer = nn.LayerNorm(shape, eps, elementwise_affine=weight is not None, bias=bias is not None)
+    return _filled(layer, weight=weight, bias=bias)
+
+
+def _filled(layer: nn.Module, **values: Tensor | None) -> nn.Module:
+    for name, value in values.items():
+        if value is not None:
+            if getattr(layer, name).shape != value.shape:
+                raise ValueError(f"the {name} has shape {tuple(value.shape)}")
+            setattr(layer, name, nn.Parameter(value))
+    return layer
+
+
+def _check_lengths(kernel: Sequence[int], *others: Sequence[int]) -> None:
+    if not 1 <= len(kernel) <= 3 or any(len(other) != len(kernel) for other in others):
+        raise ValueError("a window has one to three dimensions, the same for all of its arguments")
+
+
+def _pool(functions: Sequence[Callable[..., Tensor]]) -> Callable[..., nn.Module]:
+    def make(kernel: Sequence[int], **arguments: Any) -> nn.Module:
+        _check_lengths(kernel, *(a for a in arguments.values() if isinstance(a, list)))
+        return Function(functions[len(kernel) - 1], kernel_size=kernel, **arguments)
+
+    return make
+
+
+def _reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    return x.reshape(len(x), *shape)
+
+
+def _concat(*inputs: Tensor) -> Tensor:
+    return torch.cat(inputs, dim=1)
+
+
+def _permute(x: Tensor, order: Sequence[int]) -> Tensor:
+    return x.permute(0, *order)
+
+
+# ---------------------------------------------------------------------- arguments
+
+
+def _integers(what: str, value: Any, least: int = 1) -> list[int]:
+    fits = isinstance(value, list) and 0 < len(value) <= 8
+    if not fits or not all(type(n) is int and least <= n < 2**24 for n in value):
+        raise NetworkFileError(f"{what} must be a list of whole numbers. Got {_short(value)}.")
+    if math.prod(max(1, n) for n in value) > MAX_NUMBERS:
+        raise NetworkFileError(f"{what} is too large. Got {_short(value)}.")
+    return list(value)
+
+
+def _integers_from_zero(what: str, value: Any) -> list[int]:
+    return _integers(what, value, least=0)
+
+
+def _integer(what: str, value: Any) -> int:
+    return _integers(what, [value])[0]
+
+
+def _number(what: str, value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise NetworkFileError(f"{what} must be a number. Got {_short(value)}.")
+    return float(value)
+
+
+def _flag(what: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise NetworkFileError(f"{what} must be true or false. Got {_short(value)}.")
+    return value
+
+
+def _approximation(what: str, value: Any) -> str:
+    if value not in ("none", "tanh"):
+        raise NetworkFileError(f"{what} must be 'none' or 'tanh'. Got {_short(value)}.")
+    return str(value)
+
+
+def _activation(function: Callable[..., Tensor], **arguments: Any) -> Operation:
+    return Operation(lambda **given: Function(function, **given), arguments=arguments)
+
+
+_WINDOW = {"kernel": _integers, "stride": _integers, "padding": _integers_from_zero}
+
+#: Everything that a node can be.
+OPERATIONS: dict[str, Operation] = {
+    "linear": Operation(_linear, tensors=("weight",), optional=("bias",)),
+    "conv": Operation(
+        _conv,
+        arguments={
+            "stride": _integers,
+            "padding": _integers_from_zero,
+            "dilation": _integers,
+            "groups": _integer,
+        },
+        tensors=("weight",),
+        optional=("bias",),
+    ),
+    "affine": Operation(Affine, tensors=("scale", "shift")),
+    "relu": _activation(F.relu),
+    "tanh": _activation(torch.tanh),
+    "sigmoid": _activation(torch.sigmoid),
+    "elu": _activation(F.elu, alpha=_number),
+    "selu": _activation(F.selu),
+    "celu": _activation(F.celu, alpha=_number),
+    "gelu": _activation(F.gelu, approximate=_approximation),
+    "silu": _activation(F.silu),
+    "mish": _activation(F.mish),
+    "hardswish": _activation(F.hardswish),
+    "leaky_relu": _activation(F.leaky_relu, negative_slope=_number),
+    "softplus": _activation(F.softplus, beta=_number, threshold=_number),
+    "hardtanh": _activation(F.hardtanh, min_val=_number, max_val=_number),
+    "max_pool": Operation(
+        _pool((F.max_pool1d, F.max_pool2d, F.max_pool3d)),
+        arguments=_WINDOW | {"dilation": _integers, "ceil_mode": _flag},
+    ),
+    "avg_pool": Operation(
+        _pool((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)),
+        arguments=_WINDOW | {"ceil_mode": _flag, "count_include_pad": _flag},
+    ),
+    "reshape": Operation(
+        lambda shape: Function(_reshape, shape=shape), arguments={"shape": _integers}
+    ),
+    "permute": Operation(
+        lambda order: Function(_permute, order=order), arguments={"order": _integers}
+    ),
+    "select": Operation(Select, tensors=("keep",)),
+    "add": Operation(lambda: Function(torch.add), num_inputs=2),
+    "mul": Operation(lambda: Function(torch.mul), num_inputs=2),
+    "concat": Operation(lambda: Function(_concat), num_inputs=None),
+    "layer_norm": Operation(
+        _layer_norm,
+        arguments={"shape": _integers, "eps": _number},
+        optional=("weight", "bias"),
+    ),
+    "softmax": Operation(lambda dim: Function(F.softmax, dim=dim), arguments={"dim": _integer}),
+    "log_softmax": Operation(
+        lambda dim: Function(F.log_softmax, dim=dim), arguments={"dim": _integer}
+    ),
+}
+
+
+def _used(nodes: Sequence[Values]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
+        operation = OPERATIONS[node["op"]]
+        for key in (*operation.tensors, *operation.optional):
+            yield node["name"], key
+
+
+# ---------------------------------------------------------------------- files
+
+
+def _read_description(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise NetworkFileError(f"{str(file)!r} is larger than {MAX_BYTES} bytes.")
+        description = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise NetworkFileError(f"cannot read {str(file)!r}: {error}") from None
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise NetworkFileError(f"{str(file)!r} does not describe a compressed network.")
+    if description.get("version") != VERSION:
+        version = _short(description.get("version"))
+        raise NetworkFileError(f"{str(file)!r} has version {version}; this loader reads {VERSION}.")
+    return description
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}
+    except (OSError, SafetensorError) as error:
+        raise NetworkFileError(f"cannot read the weights {str(file)!r}: {error}") from None
+
+
+def unpack(name: str, entry: Any, packed: Mapping[str, Tensor]) -> Tensor:
+    """Restore one tensor from its bytes.
+
+    Parameters
+    ----------
+    name
+        The name of the tensor.
+    entry
+        How it is packed. ``coding`` is ``float32`` (numbers as they are), ``bitmap`` (one bit per
+        element), ``grid`` (whole numbers ``n`` of some ``bits`` that stand for ``step * (low +
+        n)``), ``codebook`` (numbers of entries of the tensor ``name.codebook``) or ``raw`` (the 32
+        bits of a float32). With ``sparse`` a bitmap of the elements that are not zero comes first,
+        and only those are coded. With ``deflate`` the bytes are compressed.
+    packed
+        The tensors of the file.
+    """
+    if not isinstance(entry, dict):
+        raise NetworkFileError(f"the packing of tensor {_short(name)} must be a mapping.")
+    shape = _integers(f"the shape of tensor {_short(name)}", entry.get("shape"))
+    if name not in packed:
+        raise NetworkFileError(f"the weights lack the tensor {_short(name)}.")
+    coding, stored = entry.get("coding"), packed[name]
+    if coding == "float32":
+        if stored.dtype != torch.float32 or list(stored.shape) != shape:
+            raise NetworkFileError(f"tensor {_short(name)} is not of float32 and shape {shape}.")
+        return stored
+    if stored.dtype != torch.uint8 or stored.dim() != 1:
+        raise NetworkFileError(f"tensor {_short(name)} must be packed in bytes.")
+    return _decode(name, entry, _inflated(name, entry, stored), math.prod(shape), packed).reshape(
+        shape
+    )
+
+
+def _decode(
+    name: str, entry: Values, stored: Tensor, size: int, packed: Mapping[str, Tensor]
+) -> Tensor:
+    what = f"of tensor {_short(name)}"
+    if entry.get("coding") == "bitmap":
+        return _bits(name, stored, size).bool()
+    present = None
+    if _flag(f"'sparse' {what}", entry.get("sparse")):
+        present = _bits(name, stored[: _bytes(size)], size).bool()
+        stored = stored[_bytes(size) :]
+    width = _integer(f"'bits' {what}", entry.get("bits"))
+    if width > 32:
+        raise NetworkFileError(f"'bits' {what} is at most 32. Got {width}.")
+    count = size if present is None else int(present.sum())
+    bits = _bits(name, stored, count * width).reshape(count, width)
+    codes = torch.zeros(count, dtype=torch.int64)
+    for place in range(width):
+        codes += bits[:, place].to(torch.int64) << place
+    coded = _meaning(name, entry, codes, packed)
+    if present is None:
+        return coded
+    values = torch.zeros(size)
+    values[present] = coded
+    return values
+
+
+def _meaning(name: str, entry: Values, codes: Tensor, packed: Mapping[str, Tensor]) -> Tensor:
+    what = f"of tensor {_short(name)}"
+    if entry.get("coding") == "grid":
+        step = _number(f"'step' {what}", entry.get("step"))
+        low = int(_number(f"'low' {what}", entry.get("low")))
+        return ((codes + low).double() * step).float()
+    if entry.get("coding") == "raw":
+        return codes.to(torch.int32).view(torch.float32)
+    if entry.get("coding") != "codebook":
+        raise NetworkFileError(f"unknown coding {_short(entry.get('coding'))} {what}.")
+    book = packed.get(f"{name}.codebook")
+    if book is None or book.dtype != torch.float32 or book.dim() != 1:
+        raise NetworkFileError(f"the weights lack the code book {what}.")
+    if len(codes) and int(codes.max()) >= len(book):
+        raise NetworkFileError(f"a code {what} is not in its code book.")
+    return book[codes]
+
+
+def _inflated(name: str, entry: Values, stored: Tensor) -> Tensor:
+    """Undo the compression; its size is bounded, whatever the bytes claim."""
+    if not _flag(f"'deflate' of tensor {_short(name)}", entry.get("deflate", False)):
+        return stored
+    engine = zlib.decompressobj()
+    try:
+        inflated = engine.decompress(stored.numpy().tobytes(), 5 * MAX_NUMBERS)
+    except zlib.error as error:
+        raise NetworkFileError(f"tensor {_short(name)} is damaged: {error}.") from None
+    if not engine.eof:
+        raise NetworkFileError(f"tensor {_short(name)} is damaged or too large.")
+    return torch.frombuffer(bytearray(inflated), dtype=torch.uint8) if inflated else stored[:0]
+
+
+def _bits(name: str, stored: Tensor, count: int) -> Tensor:
+    """Return the first bits of some bytes, the lowest of each byte first."""
+    if len(stored) != _bytes(count):
+        raise NetworkFileError(
+            f"tensor {_short(name)} has {len(stored)} bytes where {_bytes(count)} are needed."
+        )
+    places = torch.arange(8, dtype=torch.uint8)
+    return ((stored[:, None] >> places) & 1).flatten()[:count]
+
+
+def _bytes(bits: int) -> int:
+    return -(-bits // 8)
+
+
+def _mapping(values: Values, key: str, default: Any = None) -> dict[str, Any]:
+    value = values.get(key, default)
+    if not isinstance(value, dict):
+        raise NetworkFileError(f"{key!r} must be a mapping. Got {_short(value)}.")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,69 @@
+"""Compression rates as the literature counts them, and what is left of every layer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from zoo.compress.graph import Graph
+from zoo.compress.packing import Packed
+from zoo.compress.quantizing import FLOAT_BITS, Quantized
+
+
+def rates(
+    net: nn.Module, smaller: Graph, quantized: Quantized, packed: Mapping[str, Packed]
+) -> dict[str, float]:
+    """Return by which factor the weights became smaller; biases are never counted.
+
+    ``pruning``: 32-bit weights of the original over 32-bit weights of the smaller network; a layer
+    that still has zeros may leave them out and pay one bit per position. ``fast_prediction``: every
+    weight of the rounded network, zeros included, with the bits of its layer. ``maximum``: the
+    bytes of the weights in the file.
+
+    Parameters
+    ----------
+    net
+        The original network.
+    smaller
+        What is left after pruning, not rounded.
+    quantized, packed
+        The same rounded, and how its tensors are stored.
+    """
+    original = sum(p.numel() for p in net.parameters() if p.dim() > 1)
+    present = sum(int(node.weight.count_nonzero()) for node in smaller.weighted())
+    fast = sum(
+        node.weight.numel() * quantized.counted_bits(node.name)
+        for node in quantized.graph.weighted()
+    )
+    stored = sum(8 * packed[f"{n.name}.weight"].num_bytes for n in quantized.graph.weighted())
+    total = FLOAT_BITS * original
+    return {
+        "weights_left_percent": 100.0 * present / original,
+        "pruning": total / sum(_float_bits(node.weight) for node in smaller.weighted()),
+        "fast_prediction": total / fast,
+        "maximum": total / stored,
+    }
+
+
+def _float_bits(weight: Tensor) -> int:
+    size, present = weight.numel(), int(weight.count_nonzero())
+    return min(FLOAT_BITS * size, FLOAT_BITS * present + size)
+
+
+def layer_rows(
+    full: Graph, quantized: Quantized, packed: Mapping[str, Packed]
+) -> list[dict[str, Any]]:
+    """Return for every layer its shape before and after, its bits and its bytes."""
+    return [
+        {
+            "layer": node.name,
+            "original": list(full.nodes[node.name].weight.shape),
+            "smaller": list(node.weight.shape),
+            "nonzero": int(node.weight.count_nonzero()),
+            "significand_bits": quantized.bits.get(node.name),
+            "counted_bits": quantized.counted_bits(node.name),
+            "coding": packed[f"{node.name}.weight"].entry["coding"],
+            "bytes": packed[f"{node.name}.weight"].num_bytes,
+        }
+        for node in quantized.graph.weighted()
+    ]

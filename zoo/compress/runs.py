@@ -1,0 +1,68 @@
+"""Compress a stored run: ``zoo compress RUN`` and ``zoo.compress(run)``."""
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import nn
+
+from zoo import store
+from zoo.compress.bits import Rule
+from zoo.compress.compression import Compression, compress_fit
+from zoo.data import Dataset
+from zoo.errors import CompressionError
+from zoo.persist import load, write_report
+from zoo.store import RunDirectory
+from zoo.workflow import run_data
+
+
+def compress_run(
+    run: str | Path,
+    *,
+    threshold: float | Mapping[str, float] | None = None,
+    tolerance: float | None = None,
+    bits: Rule = "variance",
+    onnx: bool | None = None,
+    net: nn.Module | None = None,
+    dataset: Dataset | None = None,
+) -> Compression:
+    """Compress a finished run; the network and what was measured go into its directory.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    threshold, tolerance, bits
+        As for `zoo.compress.compress_fit`.
+    onnx
+        Whether to write ``network.onnx``; by default where the package ``onnx`` is installed.
+    net
+        The network, if the run was made with a network object.
+    dataset
+        The data, if the run was made from arrays.
+    """
+    directory = RunDirectory(run)
+    has_onnx = importlib.util.find_spec("onnx") is not None
+    if onnx and not has_onnx:
+        raise CompressionError("network.onnx needs the package onnx: pip install 'pyro-zoo[onnx]'.")
+    fitted = load(run, net=net)
+    if dataset is None and fitted.config.data is None:
+        raise CompressionError("this run was made from arrays: pass them as dataset=.")
+    data, validation = run_data(fitted.config, dataset)
+    metrics = directory.read_json(store.METRICS)
+    known = {k.removeprefix("test."): v for k, v in metrics.items() if k.count(".") == 1}
+    known = {k: v for k, v in known.items() if not k.startswith("train.")}
+    with directory.locked():
+        compression = compress_fit(
+            fitted,
+            data,
+            threshold=threshold,
+            tolerance=tolerance,
+            bits=bits,
+            validation=validation,
+            posterior_scores=known or None,
+        )
+        compression.save(directory.path / store.COMPRESSED, onnx=has_onnx if onnx is None else onnx)
+        directory.write_json(store.COMPRESSION, compression.summary)
+    write_report(directory)
+    return compression

@@ -1,0 +1,139 @@
+"""From any torch network to a `Graph`: the operations it does, with everything constant folded.
+
+The network is run once under ``make_fx`` with the values of its slots as inputs, which records
+operations whatever the Python around them does. What does not depend on the rows (products of
+weights and scales, transposes, statistics) is computed. The rest must be operations that
+`zoo.compress.loader` knows; a network with others is refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from zoo.compress.graph import Graph
+from zoo.compress.loader import INPUT
+from zoo.compress.operations import HANDLERS
+from zoo.compress.reading import GraphBuilder, Value, unsupported
+from zoo.errors import CompressionError
+
+#: Rows for tracing, and for the comparison of what was traced with the network itself.
+TRACED_ROWS = 3
+CHECKED_ROWS = 8
+#: Largest relative difference between the two, in float64.
+ROUNDING = 1e-8
+
+Forward = Callable[[Mapping[str, Tensor], Tensor], Tensor]
+
+
+@torch.no_grad()
+def trace(forward: Forward, values: Mapping[str, Tensor], row_shape: Sequence[int]) -> Graph:
+    """Return the graph of a network.
+
+    Parameters
+    ----------
+    forward
+        Returns the outputs for values of the slots and rows, all in float64.
+    values
+        What the slots hold.
+    row_shape
+        Shape of one row.
+
+    Raises
+    ------
+    CompressionError
+        If it does something that cannot be described.
+    """
+    names = list(values)
+    rows = next(iter(values.values())).new_zeros(TRACED_ROWS, *row_shape)
+
+    def flat(*tensors: Tensor) -> Tensor:
+        return forward(dict(zip(names, tensors[:-1], strict=True)), tensors[-1])
+
+    try:
+        recorded = make_fx(flat, pre_dispatch=True)(*values.values(), rows)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise CompressionError(
+            f"the network cannot be traced: {str(error).splitlines()[0][:200]}"
+        ) from None
+    graph = _read(recorded, values, tuple(row_shape))
+    _compare(graph, lambda x: forward(values, x), rows)
+    return graph
+
+
+def _compare(graph: Graph, forward: Callable[[Tensor], Tensor], rows: Tensor) -> None:
+    """Make sure that the graph is the network: branches on data cannot be seen by tracing."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(CHECKED_ROWS, *rows.shape[1:], generator=generator, dtype=torch.float64)
+    x = x.to(rows)
+    try:
+        wanted = forward(x)
+        got = graph.network().to(x.device)(x)
+    except (RuntimeError, ValueError) as error:
+        raise CompressionError(
+            f"the network works for {len(rows)} rows and not for {len(x)}: "
+            f"{str(error).splitlines()[0][:200]}"
+        ) from None
+    largest = float((wanted - got).abs().max() / (1 + wanted.abs().max()))
+    if not largest <= ROUNDING:
+        raise CompressionError(
+            "the network does not do the same for all rows: what was traced differs from it by "
+            f"{largest:.2g}. Branches that depend on the data cannot be compressed."
+        )
+
+
+def _read(
+    recorded: fx.GraphModule, slots: Mapping[str, Tensor], row_shape: tuple[int, ...]
+) -> Graph:
+    """Read a recorded graph node by node; its last input are the rows."""
+    builder = GraphBuilder(Graph(row_shape, {}, INPUT), slots)
+    graph = builder.graph
+    placeholders = [node for node in recorded.graph.nodes if node.op == "placeholder"]
+    known: dict[fx.Node, Any] = dict(
+        zip(placeholders, [*slots.values(), Value(INPUT)], strict=True)
+    )
+    for node in recorded.graph.nodes:
+        if node.op == "get_attr":
+            known[node] = getattr(recorded, str(node.target))
+        elif node.op == "call_function":
+            known[node] = _call(builder, node, known)
+        elif node.op == "output":
+            result = known.get(node.args[0]) if isinstance(node.args[0], fx.Node) else None
+            if not isinstance(result, Value) or result.name == INPUT:
+                raise CompressionError("the network does not return a tensor made from its rows.")
+            graph.output = result.name
+    _remove_unused(graph)
+    return graph
+
+
+def _call(builder: GraphBuilder, node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
+    """Compute what is constant, and append a node for the rest."""
+    positional, keywords = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+    target: Any = node.target
+    if not any(isinstance(known[source], Value) for source in node.all_input_nodes):
+        return target(*positional, **keywords)
+    packet = getattr(target, "overloadpacket", None)
+    kind = "" if packet is None else packet.__name__.rstrip("_")
+    meta = node.meta.get("tensor_meta")
+    if kind not in HANDLERS or meta is None:
+        raise unsupported(f"the operation {target}")
+    if len(meta.shape) < 2 or meta.shape[0] != TRACED_ROWS:
+        raise unsupported(f"{kind} that mixes rows or takes the last dimension of a row away")
+    schema = target._schema.arguments
+    arguments = {a.name: a.default_value for a in schema if a.has_default_value()}
+    arguments |= {a.name: value for a, value in zip(schema, positional, strict=False)}
+    return HANDLERS[kind](builder, arguments | dict(keywords), tuple(meta.shape[1:]))
+
+
+def _remove_unused(graph: Graph) -> None:
+    """Drop operations whose value is not part of the output."""
+    needed: set[str] = set()
+    stack = [graph.output]
+    while stack:
+        name = stack.pop()
+        if name != INPUT and name not in needed:
+            needed.add(name)
+            stack += graph.nodes[name].inputs
+    graph.nodes = {name: node for name, node in graph.nodes.items() if name in needed}
