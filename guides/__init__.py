@@ -1,7 +1,28 @@
 """Variational posteriors for Pyro models. Usable alone: nothing in here knows the zoo."""
 
 from guides.base import Composite, Guide
+from guides.empirical_bayes import EmpiricalBayes
+from guides.graves import Graves
 from guides.group_horseshoe import GroupHorseshoe
+from guides.group_normal_jeffreys import GroupNormalJeffreys
+from guides.laplace import Laplace
 from guides.mean_field import MeanField
+from guides.quantized import Quantized
+from guides.sparse_vd import SparseVD
+from guides.structured_bp import StructuredBP
+from guides.variational_dropout import VariationalDropout
 
-__all__ = ["Composite", "GroupHorseshoe", "Guide", "MeanField"]
+__all__ = [
+    "Composite",
+    "EmpiricalBayes",
+    "Graves",
+    "GroupHorseshoe",
+    "GroupNormalJeffreys",
+    "Guide",
+    "Laplace",
+    "MeanField",
+    "Quantized",
+    "SparseVD",
+    "StructuredBP",
+    "VariationalDropout",
+]

@@ -1,11 +1,14 @@
 """What every guide can do: sample its sites, draw many posteriors at once, be put together."""
 
+import itertools
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 import pyro
 import pyro.poutine as poutine
+import torch
 from torch import Tensor, nn
 
 
@@ -24,7 +27,10 @@ class Guide(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every site. Arguments are those of the model; the posterior does not need them."""
         if not pyro.settings.get("module_local_params"):
-            pyro.module(type(self).__name__, self)
+            with warnings.catch_warnings():
+                # Parameters that no gradient changes are not announced, which is as it should be.
+                warnings.filterwarnings("ignore", ".*because requires_grad=False", UserWarning)
+                pyro.module(type(self).__name__, self)
         return self.sample_sites()
 
     @abstractmethod
@@ -49,11 +55,25 @@ class Guide(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} does not know its medians")
 
     def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the log density of this guide at values of its sites."""
+        """Return the log density of this guide at values of its sites.
+
+        A weight that a site has in the objective does not change what it draws, and is left out.
+        """
         conditioned = poutine.condition(self.sample_sites, data=dict(values))
-        total = poutine.trace(conditioned).get_trace().log_prob_sum()
-        assert isinstance(total, Tensor)
+        trace = poutine.trace(conditioned).get_trace()
+        trace.compute_log_prob()
+        sites: list[Any] = [trace.nodes[name] for name in values]
+        total: Tensor = torch.stack([site["unscaled_log_prob"].sum() for site in sites]).sum()
         return total
+
+    def figures(self) -> dict[str, float]:
+        """Return numbers that only this posterior knows, for the metrics of a fit."""
+        return {}
+
+    @property
+    def some_tensor(self) -> Tensor:
+        """Any tensor of this guide: it tells precision and device."""
+        return next(itertools.chain(self.parameters(), self.buffers()))
 
     @property
     def plate_nesting(self) -> int:

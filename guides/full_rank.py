@@ -64,6 +64,13 @@ class FullRank(Guide):
             values: dict[str, Tensor] = self.auto()
         return {name: values[name] for name in self.supports}
 
+    @torch.no_grad()
+    def medians(self) -> dict[str, Tensor]:
+        """Return the median of every site's posterior."""
+        with _own_parameters():
+            values: dict[str, Tensor] = self.auto.median()
+        return {name: values[name].detach() for name in self.supports}
+
     def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the log density of this guide at values of its sites."""
         flat, correction = (

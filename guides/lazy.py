@@ -118,6 +118,14 @@ class LazySample(Tensor):
                 self.drawn = self.parent.draw() * self.factor
         return self.drawn
 
+    def draw_rows(self, num_rows: int) -> Tensor:
+        """Draw anew for each row of a batch, rows in front; once for all if it is drawn already."""
+        if not self.is_fresh:
+            return self.draw()
+        self.consume("draws for each row")
+        loc, variance = self.moments()
+        return _sampled(loc.expand(num_rows, *loc.shape), variance.expand(num_rows, *loc.shape))
+
     def consume(self, operation: str) -> None:
         """Note that an operation has integrated the sample out."""
         if self.used_by is not None:

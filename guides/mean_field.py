@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,6 +41,9 @@ class MeanField(Guide):
         space.
     init_scale
         Initial standard deviation in unconstrained space: one number, or one per site.
+    posterior
+        Makes the posterior of a site from the site of the traced model and the initial standard
+        deviation, for another family than the one that follows from the support.
 
     References
     ----------
@@ -52,6 +56,7 @@ class MeanField(Guide):
         *args: Any,
         init: Mapping[str, Tensor] | None = None,
         init_scale: float | Mapping[str, float] = 0.01,
+        posterior: "Callable[[Mapping[str, Any], float], SitePosterior] | None" = None,
         **kwargs: Any,
     ) -> None:
         super().__init__()
@@ -64,7 +69,7 @@ class MeanField(Guide):
         self.sites = nn.ModuleDict()
         for name, site in sites.items():
             scale = init_scale.get(name, 0.01) if isinstance(init_scale, Mapping) else init_scale
-            self.sites[module_key(name)] = SitePosterior(site, scale)
+            self.sites[module_key(name)] = (posterior or NormalPosterior)(site, scale)
 
     def __getitem__(self, name: str) -> "SitePosterior":
         posterior = self.sites[module_key(name)]
@@ -77,7 +82,7 @@ class MeanField(Guide):
 
     def medians(self) -> dict[str, Tensor]:
         """Return the median of every site's posterior."""
-        return {n: biject_to(self[n].support)(self[n].loc.detach()) for n in self.names}
+        return {name: self[name].median().detach() for name in self.names}
 
     @property
     def plate_nesting(self) -> int:
@@ -87,21 +92,75 @@ class MeanField(Guide):
 
 
 class SitePosterior(nn.Module):
-    """Posterior of one site: location and log standard deviation in unconstrained space."""
+    """Posterior of one site: a location, a log standard deviation, and the family they belong to.
+
+    Parameters
+    ----------
+    site
+        The site of the traced model.
+    """
+
+    loc: Tensor
+    log_scale: Tensor
+
+    def __init__(self, site: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.event_dim: int = site["fn"].event_dim
+        self.plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
+        self.support = _portable(site["fn"].support)
+
+    @abstractmethod
+    def distribution(self) -> Any:
+        """Return the current posterior as a Pyro distribution."""
+
+    @abstractmethod
+    def median(self) -> Tensor:
+        """Return the median."""
+
+    def sample(self, name: str) -> Tensor:
+        """Run the sample statement of this site, inside the model's plates."""
+        with contextlib.ExitStack() as stack:
+            for frame in self.plates:
+                stack.enter_context(pyro.plate(frame.name, frame.size, dim=frame.dim))
+            value: Tensor = pyro.sample(name, self.distribution())
+        return value
+
+
+class NormalPosterior(SitePosterior):
+    """A Normal in unconstrained space, mapped onto the support of the site.
+
+    Parameters
+    ----------
+    site
+        The site of the traced model; its value is where the posterior starts.
+    init_scale
+        Standard deviation at the start.
+    """
 
     def __init__(self, site: Mapping[str, Any], init_scale: float) -> None:
-        super().__init__()
-        fn = site["fn"]
-        self.event_dim: int = fn.event_dim
-        self.plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-        self.support = fn.support
+        super().__init__(site)
         with torch.no_grad():
             loc = biject_to(self.support).inv(site["value"]).detach().clone()
         if not torch.isfinite(loc).all():
             raise ValueError(f"site {site['name']!r} cannot start on the border of its support")
+        self.kind = _kind(self.support)
+        self.start(loc, init_scale)
+
+    def start(self, loc: Tensor, init_scale: float) -> None:
+        """Make the parameters, at a location and a standard deviation in unconstrained space."""
         self.loc = nn.Parameter(loc)
         self.log_scale = nn.Parameter(torch.full_like(loc, math.log(init_scale)))
-        self.kind = _kind(self.support)
+
+    def fix_scale(self) -> None:
+        """Let the standard deviation stay as it is: only the location is trained from now on."""
+        log_scale = self.log_scale.detach()
+        del self.log_scale
+        self.register_buffer("log_scale", log_scale)
+
+    @torch.no_grad()
+    def move(self, loc: Tensor) -> None:
+        """Put the location elsewhere."""
+        self.loc.copy_(loc)
 
     def distribution(self) -> Any:
         """Return the current posterior as a Pyro distribution."""
@@ -115,13 +174,21 @@ class SitePosterior(nn.Module):
         fn = dist.TransformedDistribution(base, [transform])
         return fn.to_event(self.event_dim - fn.event_dim)
 
-    def sample(self, name: str) -> Tensor:
-        """Run the sample statement of this site, inside the model's plates."""
-        with contextlib.ExitStack() as stack:
-            for frame in self.plates:
-                stack.enter_context(pyro.plate(frame.name, frame.size, dim=frame.dim))
-            value: Tensor = pyro.sample(name, self.distribution())
-        return value
+    def median(self) -> Tensor:
+        """Return the image of the location."""
+        median: Tensor = biject_to(self.support)(self.loc)
+        return median
+
+
+def _portable(support: constraints.Constraint) -> constraints.Constraint:
+    """Write bounds that are the same for all elements as numbers, which belong to no device."""
+    if isinstance(support, constraints.independent):
+        base = _portable(support.base_constraint)
+        return constraints.independent(base, support.reinterpreted_batch_ndims)
+    bounds = [getattr(support, name, None) for name in ("lower_bound", "upper_bound")]
+    if not all(isinstance(bound, Tensor) and len(bound.unique()) == 1 for bound in bounds):
+        return support
+    return type(support)(*(float(bound.flatten()[0]) for bound in bounds if bound is not None))
 
 
 def _kind(support: constraints.Constraint) -> str:
@@ -131,9 +198,9 @@ def _kind(support: constraints.Constraint) -> str:
     if support is constraints.real:
         return "real"
     # Zero itself has no posterior mass, so non-negative is as good as positive.
-    if getattr(support, "lower_bound", None) == 0 and not hasattr(support, "upper_bound"):
-        return "positive"
-    return "other"
+    lower = getattr(support, "lower_bound", None)
+    is_positive = isinstance(lower, int | float) and lower == 0
+    return "positive" if is_positive and not hasattr(support, "upper_bound") else "other"
 
 
 def _latent_sites(

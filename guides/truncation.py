@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # The density is integrated down to exp(-38) of its peak, below the resolution of float64. Over
 # that range (at most ±8.8 standard deviations) 48 Gauss-Legendre nodes are exact to rounding.
 _DEPTH = 38.0
 _roots, _masses = np.polynomial.legendre.leggauss(48)
-_NODES = torch.from_numpy(0.5 * (_roots + 1.0))
-_WEIGHTS = torch.from_numpy(0.5 * _masses)
+_NODES, _WEIGHTS = 0.5 * (_roots + 1.0), 0.5 * _masses
 _SMALLEST_U = 2.0**-60
 
 
@@ -46,6 +46,11 @@ class Window(NamedTuple):
         return (self.weight * at_nodes).sum(-1) / self.total
 
 
+def _constant(values: NDArray[np.floating], like: Tensor) -> Tensor:
+    """Return numbers on the device of a tensor, without waiting for it."""
+    return torch.as_tensor(values).to(like.device, non_blocking=True)
+
+
 def window_of(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Window:
     """Return the quadrature of N(loc, scale²) over [low, high]."""
     anchor = torch.minimum(torch.maximum(loc, low), high).detach()
@@ -55,10 +60,10 @@ def window_of(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Window:
     reach = scale.detach() * (2 * _DEPTH / (far + (far * far + 2 * _DEPTH).sqrt()))
     left = torch.maximum(low - anchor, -reach)
     length = torch.minimum(high - anchor, reach) - left
-    offset = left.unsqueeze(-1) + length.unsqueeze(-1) * _NODES.to(loc.device)
+    offset = left.unsqueeze(-1) + length.unsqueeze(-1) * _constant(_NODES, loc)
     width = scale.unsqueeze(-1)
     log_kernel = -0.5 * (offset / width) * ((offset + 2 * shift.unsqueeze(-1)) / width)
-    weight = _WEIGHTS.to(loc.device) * log_kernel.exp()
+    weight = _constant(_WEIGHTS, loc) * log_kernel.exp()
     return Window(anchor, shift, length, offset, log_kernel, weight, weight.sum(-1))
 
 

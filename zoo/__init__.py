@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zoo.fitted import Fit
     from zoo.ground_truth import Truth, truth
     from zoo.persist import load, save
+    from zoo.pretrained import stochastic_batch_norm
     from zoo.priors import Prior
     from zoo.registry import list_models, register
     from zoo.sbc import calibrate
@@ -34,6 +35,7 @@ __all__ = [
     "load",
     "register",
     "save",
+    "stochastic_batch_norm",
     "truth",
 ]
 
@@ -50,13 +52,17 @@ _HOMES = {
     "load": "zoo.persist",
     "register": "zoo.registry",
     "save": "zoo.persist",
+    "stochastic_batch_norm": "zoo.pretrained",
     "truth": "zoo.ground_truth",
 }
 
+#: Packages with public names of their own: zoo.data.load(...), zoo.compress(...).
+_PACKAGES = ("compress", "data")
+
 
 def __getattr__(name: str) -> Any:
-    if name == "data":  # the package of data sets, as zoo.data.load(...)
-        return importlib.import_module("zoo.data")
+    if name in _PACKAGES:
+        return importlib.import_module(f"zoo.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'zoo' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

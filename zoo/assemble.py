@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from guides.base import Guide
+from zoo.activations import silent_slots
 from zoo.bnn import BNN
 from zoo.config import RunConfig
 from zoo.data import Schema
@@ -20,6 +21,7 @@ from zoo.registry import Entry, Recipe, check_task, get
 
 #: Streams of random numbers derived from the seed of a run, beside those of the training loop.
 INIT_STREAM = 2_000_000_011
+START_STREAM = 4_000_000_007
 PREDICT_STREAM = 2_000_000_033
 
 #: Multiplications of a step below which a second thread does not pay.
@@ -76,8 +78,10 @@ def assemble(
         net=config.net and spell_out(config.net, schema.num_features, num_outputs),
     )
     with torch.random.fork_rng():
-        torch.manual_seed(child_seed(config.seed, INIT_STREAM))
-        if net is None:
+        torch.manual_seed(child_seed(start_seed(config), INIT_STREAM))
+        if net is not None and config.start:
+            net = reinitialised(net)
+        elif net is None:
             if config.net is None:
                 raise ConfigError(
                     "this run was made with a network object: pass the same network as net=."
@@ -100,6 +104,25 @@ def assemble(
     threads = config.num_threads or choose_threads(model, config.recipe(entry))
     config = config.model_copy(update={"num_threads": threads})
     return Assembly(entry, config, model.to(device), guide.to(device))
+
+
+def start_seed(config: RunConfig) -> int:
+    """Return the seed of initial weights, batches and noise.
+
+    The seed of the configuration, unless another start is asked for: it also decides which rows
+    are held out, and those must be the same for all starts.
+    """
+    return child_seed(config.seed, START_STREAM + config.start) if config.start else config.seed
+
+
+def reinitialised(net: nn.Module) -> nn.Module:
+    """Return a copy of a network with new weights, where its layers know how to draw them."""
+    net = copy.deepcopy(net)
+    for layer in net.modules():
+        reset = getattr(layer, "reset_parameters", None)
+        if callable(reset):
+            reset()
+    return net
 
 
 def create(
@@ -158,6 +181,13 @@ def check_network(model: BNN, x: Tensor, num_classes: int | None) -> None:
     if not isinstance(f, Tensor):
         raise ConfigError(f"the network must return a tensor. It returned {type(f).__name__}.")
     model.likelihood.check_outputs(f, num_classes)
+    silent = silent_slots(model.net, model.activations, x)
+    if silent:
+        raise ConfigError(
+            f"the noise {silent[0]!r} has no effect: the network does not call that module. "
+            "Choose the slots with bayesian=."
+        )
+    model.check(x)
 
 
 def choose_threads(model: BNN, recipe: Recipe) -> int:

@@ -6,20 +6,30 @@ any network works unchanged, and many draws are one `torch.vmap`.
 """
 
 import copy
-from collections.abc import Iterable, Mapping
-from typing import Required, TypedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, Required, TypedDict
 
 import pyro
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal
 from torch.func import functional_call
 
-from guides.base import Composite, module_key
+from guides.base import Composite, Guide, module_key
 from guides.full_rank import FullRank
 from guides.layout import channels_last
+from zoo.activations import activation_slots
 from zoo.errors import ConfigError
 from zoo.likelihoods import Likelihood
-from zoo.priors import Prior, PriorSource, Program, build_guide, build_program, resolve_priors
+from zoo.priors import (
+    Prior,
+    PriorSource,
+    Program,
+    build_guide,
+    build_program,
+    proper_counterpart,
+    resolve_priors,
+)
 from zoo.slots import Slot, choose_bayesian, network_slots
 
 #: Sites of the model that are not weights of the network.
@@ -33,6 +43,16 @@ class BNNOptions(TypedDict, total=False):
     num_data: Required[int]
     bayesian: Iterable[str] | None
     autocast: bool
+
+
+class TrainingRows(Protocol):
+    """All training rows, and the mini-batches that they are seen in."""
+
+    x: Tensor
+    y: Tensor
+
+    def full(self) -> Iterator[Tensor]:
+        """Yield the inputs of one batch after the other without end, leaving out smaller ones."""
 
 
 class BNN(nn.Module):
@@ -56,12 +76,19 @@ class BNN(nn.Module):
     num_data
         Number of training observations.
     bayesian
-        Patterns of the parameters that get a posterior. By default all but those of normalisation
-        layers. The others are trained as points.
+        Patterns of the slots that get a posterior. By default all that have a prior but those of
+        normalisation layers. The others are trained as points.
     autocast
         Whether the network computes in bfloat16. Priors, posteriors, divergences and the likelihood
         keep the precision of the parameters.
     """
+
+    #: Whether `finish` alone makes the guide the posterior, so that no step is taken.
+    is_exact = False
+    #: Whether `outputs` are those of the network's tangent instead of the network.
+    linearised = False
+    #: Whether draws stand for a posterior, which NUTS could sample as well.
+    has_posterior = True
 
     def __init__(
         self,
@@ -88,35 +115,81 @@ class BNN(nn.Module):
         self.num_data = num_data
         self.autocast = autocast
         slots = [
-            *choose_bayesian(network_slots(self.net), bayesian),
+            *self.network_slots(bayesian),
             *self.likelihood.slots(),
         ]
         self.priors: dict[str, Prior] = resolve_priors(priors or {}, default_priors or {}, slots)
         self.slots: dict[str, Slot] = {s.name: s for s in slots if s.name in self.priors}
         if not self.slots:
-            raise ConfigError("no parameter of the network has a prior: nothing is Bayesian.")
-        for name in self.slots:
-            self._replaced(name).requires_grad_(False)
+            raise ConfigError("no slot of the network has a prior: nothing is Bayesian.")
+        for slot in self.slots.values():
+            if slot.install is not None:
+                slot.install(self.net)
+            else:
+                self._replaced(slot.name).requires_grad_(False)
         self.programs = nn.ModuleDict(
             {module_key(n): build_program(self.priors[n], s) for n, s in self.slots.items()}
         )
 
-    def _replaced(self, slot: str) -> nn.Parameter:
-        """Return the parameter that draws of a slot stand in for."""
-        if slot == "noise":
-            parameter = self.likelihood.log_noise
-            assert isinstance(parameter, nn.Parameter)
-            return parameter
-        return self.net.get_parameter(slot)
+    def network_slots(self, bayesian: Iterable[str] | None) -> list[Slot]:
+        """Return the slots of the network: parameters and activations, if a method has no other."""
+        places = [*network_slots(self.net), *activation_slots(self.net)]
+        return choose_bayesian(places, bayesian)
 
-    def _program(self, slot: str) -> Program:
+    def _replaced(self, slot: str) -> Tensor:
+        """Return the parameter or buffer that draws of a slot stand in for."""
+        owner, _, name = slot.rpartition(".")
+        replaced = (
+            self.likelihood.log_noise
+            if slot == "noise"
+            else getattr(self.net.get_submodule(owner), name)
+        )
+        assert isinstance(replaced, Tensor)
+        return replaced
+
+    @property
+    def activations(self) -> list[str]:
+        """The slots that multiply activations."""
+        return [name for name, slot in self.slots.items() if slot.layer == "activation"]
+
+    @property
+    def has_random_convolutions(self) -> bool:
+        """Whether weights of a convolution are drawn; then so are its outputs, one by one."""
+        return any(slot.layer == "convolution" for slot in self.slots.values())
+
+    def program(self, slot: str) -> Program:
+        """Return the prior of a slot as a Pyro program."""
         program = self.programs[module_key(slot)]
         assert isinstance(program, Program)
         return program
 
+    @property
+    def fitted_priors(self) -> list[str]:
+        """Slots whose prior is fitted to the posterior, and so to the data."""
+        return [name for name in self.slots if self.program(name).is_fitted]
+
+    def normal_prior(self, slot: str) -> Normal | None:
+        """Return the prior of a slot if it is a normal with known parameters."""
+        return self.program(slot).normal()
+
+    def proper(self) -> "BNN":
+        """Return a copy in which proper counterparts stand for improper priors.
+
+        The posterior under an improper prior need not exist; what samples, samples this model.
+        """
+        copied = copy.deepcopy(self)
+        for name, prior in self.priors.items():
+            counterpart = proper_counterpart(prior)
+            if counterpart is not None:
+                parameter = self._replaced(name)
+                copied.priors[name] = counterpart
+                program = build_program(counterpart, self.slots[name])
+                copied.programs[module_key(name)] = program.to(parameter.device, parameter.dtype)
+        return copied
+
     def sample_slots(self) -> dict[str, Tensor]:
         """Draw a value for every Bayesian slot: the prior as a Pyro program."""
-        return {name: self._program(name)() for name in self.slots}
+        return {name: self.program(name)() for name in self.slots}
 
     def evaluate(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the network's outputs for given values of the slots."""
@@ -142,6 +215,44 @@ class BNN(nn.Module):
             pyro.sample("y", self.likelihood.distribution(f, values.get("noise")), obs=y)
         return f
 
+    def outputs(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the outputs that predictions are made from: those of the network."""
+        return self.evaluate(values, x)
+
+    # ------------------------------------------------------------------ steps of training
+
+    def check(self, x: Tensor) -> None:
+        """Refuse what the method cannot fit; called before training with a few rows."""
+
+    def start_priors(self, guide: Guide) -> None:
+        """Fit priors to pretrained weights; called once, before the first step that has a KL."""
+        for program, part in self._parts(guide):
+            program.start(part)
+
+    def constrain(self, guide: Guide) -> None:
+        """Bring parameters back to where they may be; called after every update."""
+        for program, part in self._parts(guide):
+            program.constrain(part)
+
+    def finish(self, guide: Guide, rows: TrainingRows) -> None:
+        """Do what comes after the last step; by default nothing.
+
+        What it changes must be parameters, buffers or extra state of model and guide, so that it is
+        stored with them.
+        """
+
+    def _parts(self, guide: Guide) -> Iterator[tuple[Program, Guide]]:
+        if isinstance(guide, Composite):
+            for name in self.slots:
+                yield self.program(name), guide[name]
+
+    # ------------------------------------------------------------------ guides
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether draws hold the statistics of normalisation layers, so that no batch is needed."""
+        return False
+
     def guide(self, *, init_scale: float) -> Composite:
         """Return a guide that follows the priors and starts at the network's current weights.
 
@@ -153,18 +264,24 @@ class BNN(nn.Module):
         return Composite(
             {
                 name: build_guide(
-                    self.priors[name], slot, self._program(name), init_scale=init_scale
+                    self.priors[name], slot, self.program(name), init_scale=init_scale
                 )
                 for name, slot in self.slots.items()
             }
         )
 
-    def full_rank_guide(self, *, init_scale: float) -> FullRank:
+    def full_rank_guide(self, *, init_scale: float) -> Guide:
         """Return one multivariate Normal over all sites, started where `guide` starts.
 
         It sees correlations that a factorised guide cannot, at the cost of the square of the number
         of unknowns.
         """
+        if self.fitted_priors:
+            name = self.fitted_priors[0]
+            raise ConfigError(
+                f"the guide 'full_rank' cannot be used: the prior {self.priors[name]} of slot "
+                f"{name!r} is fitted to the means and sds of a factorised one."
+            )
         factorised = self.guide(init_scale=init_scale)
         try:
             return FullRank(self.sample_slots, init=factorised.medians(), init_scale=init_scale)

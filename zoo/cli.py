@@ -16,6 +16,8 @@ EXIT_BAD_INPUT = 2
 #: The command finished, and what it made must not be used: a finding has level ``fail``.
 EXIT_NOT_TRUSTED = 3
 EXIT_INTERRUPTED = 130
+#: Flags of ``zoo fit`` that are not part of a configuration.
+FIT_ONLY = {"prior", "config", "out", "resume", "truth", "executor", "quiet"}
 #: Flags that decide which numbers a run is trained on.
 DATA_FLAGS = {"data", "target", "task", "missing", "ignore", "test_fraction", "seed"}
 
@@ -161,7 +163,10 @@ def fit(
     test_fraction: Annotated[float | None, typer.Option(help="Share of test rows.")] = None,
     net: Annotated[
         str | None,
-        typer.Option(help="mlp, mlp:64-100-10, linear, lenet300, lenet5, module:path.py:function."),
+        typer.Option(
+            help="mlp, mlp:64-100-10, linear, polynomial:3, lenet300, lenet5, "
+            "module:path.py:function."
+        ),
     ] = None,
     likelihood: Annotated[
         str | None,
@@ -183,6 +188,13 @@ def fit(
         typer.Option(help="factorised, or full_rank: one Normal with all correlations, if small."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Decides split, start, batches, noise.")] = None,
+    start: Annotated[
+        int | None,
+        typer.Option(help="Another start, batches and noise for the same seed and split."),
+    ] = None,
+    restarts: Annotated[
+        int | None, typer.Option(help="Further fits from other starts, to see whether they agree.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:0, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
     autocast: Annotated[
@@ -196,6 +208,9 @@ def fit(
     batch_size: Annotated[int | None, typer.Option(help="Rows per step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     schedule: Annotated[str | None, typer.Option(help="constant, linear or cosine.")] = None,
+    pretrain: Annotated[
+        float | None, typer.Option(help="Share of the run, at its start, without the KL.")
+    ] = None,
     kl_warmup: Annotated[
         float | None, typer.Option(help="Share of the run over which the KL is phased in.")
     ] = None,
@@ -236,6 +251,12 @@ def fit(
     truth: Annotated[
         bool, typer.Option("--truth", help="Hold the fit against NUTS; for small problems.")
     ] = False,
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            help="Where restarts and chains run: serial, processes, processes:N or tcp://host:port."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Fit a method, and write a run directory with posterior, findings and report.
@@ -245,7 +266,7 @@ def fit(
     flags = {
         name: value
         for name, value in locals().items()
-        if name not in ("prior", "config", "out", "resume", "truth", "quiet") and value is not None
+        if name not in FIT_ONLY and value is not None
     }
     flags = {name: tuple(v) if isinstance(v, list) else v for name, v in flags.items()}
     if prior:
@@ -253,19 +274,19 @@ def fit(
     if resume is not None and (flags or config or out):
         given = ", ".join(f"--{name.replace('_', '-')}" for name in flags) or "--config or --out"
         raise ConfigError(f"--resume repeats the stored configuration; it does not take {given}.")
-    progress_bar = False if quiet else None
+    if executor is not None:
+        from zoo.infer.executor import check_executor
+
+        check_executor(executor)
+    how = {"truth": truth, "executor": executor, "progress_bar": False if quiet else None}
     if resume is not None:
-        _fit_resumed(resume, truth, progress_bar)
+        _fit_resumed(resume, how)
     else:
-        _fit_new(flags, config, out, truth, progress_bar)
+        _fit_new(flags, config, out, how)
 
 
 def _fit_new(
-    flags: dict[str, Any],
-    config: Path | None,
-    out: Path | None,
-    truth: bool,
-    progress_bar: bool | None,
+    flags: dict[str, Any], config: Path | None, out: Path | None, how: dict[str, Any]
 ) -> None:
     from zoo.config import make_config, read_config
 
@@ -285,17 +306,16 @@ def _fit_new(
     prepared = workflow.prepare(checked)
     directory = RunDirectory.new(out)
     with _interruptible(directory.path):
-        fitted = workflow.run(prepared, directory, truth=truth, progress_bar=progress_bar)
-        _print_results(fitted)
+        _print_results(workflow.run(prepared, directory, **how))
 
 
-def _fit_resumed(path: Path, truth: bool, progress_bar: bool | None) -> None:
+def _fit_resumed(path: Path, how: dict[str, Any]) -> None:
     from zoo import workflow
     from zoo.store import RunDirectory
 
     with _interruptible(path):
         directory = RunDirectory(path)
-        _print_results(workflow.resume(directory, truth=truth, progress_bar=progress_bar))
+        _print_results(workflow.resume(directory, **how))
 
 
 @contextmanager
@@ -384,7 +404,7 @@ def check(
     failed = 0
     for result in run_checks(name):
         typer.echo(
-            f"{result.status:16}{result.check}{'  ' + result.detail if result.detail else ''}"
+            f"{result.status:18}{result.check}{'  ' + result.detail if result.detail else ''}"
         )
         failed += not result.ok
     if failed:
@@ -405,6 +425,64 @@ def report(
     findings = write_report(directory)
     typer.echo(f"report  {directory.path / REPORT}")
     _judge(findings)
+
+
+@app.command()
+def compress(
+    run: Annotated[Path, typer.Argument(help="A finished run directory.")],
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Prune groups with a larger score: a number, or 'PATTERN=NUMBER'; repeatable."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Prune as much as costs so many nats per row, on no test rows."),
+    ] = None,
+    bits: Annotated[
+        str, typer.Option(help="Bits from posterior variances: variance, sd or off.")
+    ] = "variance",
+    onnx: Annotated[
+        bool | None,
+        typer.Option("--onnx/--no-onnx", help="Write network.onnx; by default if onnx is there."),
+    ] = None,
+) -> None:
+    """Make the network of a run smaller, pack its weights, and measure before and after.
+
+    Writes the directory 'compressed' and 'compression.json' into the run, and its report anew.
+    """
+    from zoo.compress.runs import compress_run
+    from zoo.store import COMPRESSED, COMPRESSION
+
+    compression = compress_run(
+        run,
+        threshold=_parse_thresholds(threshold),
+        tolerance=tolerance,
+        bits=bits,  # type: ignore[arg-type]
+        onnx=onnx,
+    )
+    typer.echo(compression.table())
+    typer.echo(f"\nnetwork {run / COMPRESSED}")
+    typer.echo(f"numbers {run / COMPRESSION}")
+
+
+def _parse_thresholds(flags: list[str] | None) -> float | dict[str, float] | None:
+    """Read '3', or 'PATTERN=3' for some slots."""
+    if not flags:
+        return None
+    parsed: dict[str, float] = {}
+    for flag in flags:
+        pattern, separator, number = flag.rpartition("=")
+        try:
+            parsed[pattern.strip() if separator else ""] = float(number)
+        except ValueError:
+            raise ConfigError(
+                f"a threshold is a number, or 'PATTERN=NUMBER'. Got {flag!r}."
+            ) from None
+    if "" in parsed and len(parsed) > 1:
+        raise ConfigError("give one threshold for all slots, or one for each pattern, not both.")
+    return parsed.get("", parsed)
 
 
 @app.command()

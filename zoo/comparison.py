@@ -22,6 +22,8 @@ Array = NDArray[Any]
 
 #: Scores of held-out rows that are shown, if a run has them.
 SCORES = ("accuracy", "rmse", "ece", "crps", "brier")
+#: What the figure of differences shows.
+SCORE = "negative log-likelihood per held-out row"
 #: Findings whose number is a column.
 FINDINGS = {
     "khat": "approximation.khat",
@@ -126,10 +128,22 @@ def _differences(densities: Mapping[str, tuple[Array, Array] | None]) -> pd.Data
     return columns
 
 
+def _page(table: pd.DataFrame) -> str:
+    """Return the comparison as a page, with a figure of the differences."""
+    columns = {"nll_difference": "difference", "difference_error": "error"}
+    frame = table[list(columns)].rename(columns=columns)
+    return render_comparison(
+        table,
+        {SCORE: frame},
+        lead="Best held-out density first; in the figure, further right is worse. The verdict says "
+        "whether a run can be used at all.",
+    )
+
+
 def write_comparison(table: pd.DataFrame, path: Path) -> None:
     """Write a comparison as a page, CSV or JSON, as the ending of the file says."""
     writers: dict[str, Callable[[], str]] = {
-        ".html": lambda: render_comparison(table),
+        ".html": lambda: _page(table),
         ".csv": lambda: table.to_csv(),
         ".json": lambda: table.reset_index().to_json(orient="records", indent=1) + "\n",
     }

@@ -37,6 +37,8 @@ class RunConfig(BaseModel):
     guide: Literal["factorised", "full_rank"] = "factorised"
 
     seed: int = Field(0, ge=0, lt=2**63)
+    start: int = Field(0, ge=0)
+    restarts: int = Field(0, ge=0)
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     autocast: bool = False
@@ -46,6 +48,7 @@ class RunConfig(BaseModel):
     batch_size: int | None = Field(None, ge=1)
     lr: float | None = Field(None, gt=0.0)
     schedule: Literal["constant", "linear", "cosine"] | None = None
+    pretrain: float | None = Field(None, ge=0.0, lt=1.0)
     kl_warmup: float | None = Field(None, ge=0.0, le=1.0)
     init_scale: float | None = Field(None, gt=0.0)
     grad_clip: float | None = Field(None, gt=0.0)

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 import xarray
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from zoo import workflow
 from zoo.bnn import BNN
@@ -24,6 +24,8 @@ from zoo.fit_truth import truth_of
 from zoo.fitted import Fit
 from zoo.ground_truth import Truth
 from zoo.registry import get
+from zoo.slots import Slot
+from zoo.workflow import Prepared
 
 Array = NDArray[Any]
 
@@ -71,52 +73,52 @@ def entry_truth(method: str, given: Mapping[str, Any], **options: Any) -> EntryT
     entry = get(method)
     values: dict[str, Any] = {} if "data" in given else dict(entry.small_problem)
     prepared = workflow.prepare(make_config(method=method, **(values | dict(given))))
-    untrained = Fit(
-        prepared.assembly,
-        prepared.dataset.schema,
-        torch.zeros(0),
-        0.0,
-        dataset=prepared.dataset,
-    )
-    found, _ = truth_of(untrained, prepared.dataset, accept=False, **options)
+    fitted = _fit_of(prepared, options.get("progress_bar"))
+    found, _ = truth_of(fitted, prepared.dataset, accept=False, **options)
     x, y = prepared.dataset.X_train, prepared.dataset.y_train
     exact = exact_posterior(prepared.assembly.model, x, y)
     return EntryTruth(found, _table(found.summary), _largest_z(found, exact) if exact else None)
+
+
+def _fit_of(prepared: Prepared, progress_bar: bool | None) -> Fit:
+    """Return a fit for its model: an untrained one, unless the prior is fitted to the data."""
+    if prepared.assembly.model.fitted_priors:
+        return workflow.run(prepared, progress_bar=progress_bar)
+    dataset = prepared.dataset
+    return Fit(prepared.assembly, dataset.schema, torch.zeros(0), 0.0, dataset=dataset)
 
 
 def exact_posterior(model: BNN, x: Array, y: Array) -> dict[str, tuple[Array, Array]] | None:
     """Return mean and sd of weight and bias in closed form; None if the model has none."""
     noise = getattr(model.likelihood, "fixed_noise", None)
     layers = [m for m in model.net.modules() if isinstance(m, nn.Linear)]
-    num_parameters = sum(1 for _ in model.net.parameters())
-    if noise is None or len(layers) != 1 or num_parameters != len(model.slots):
+    parameters = {name for name, _ in model.net.named_parameters()}
+    if noise is None or len(layers) != 1 or parameters != set(model.slots):
         return None
-    moments: dict[str, tuple[float, float]] = {}
-    for name in model.slots:
-        prior = model.priors[name]
-        loc, scale = prior.arguments.get("loc", 0.0), prior.arguments.get("scale", 1.0)
-        if prior.name != "Normal":
-            return None
-        if not isinstance(loc, int | float) or not isinstance(scale, int | float):
-            return None
-        moments[name] = (loc, scale)
-    sigma = float(noise)
     columns, location, precision, sizes = [], [], [], {}
-    for name, (loc, scale) in moments.items():
-        size = model.slots[name].value.numel()
+    for name, slot in model.slots.items():
+        normal = model.normal_prior(name)
+        if normal is None:
+            return None
+        sizes[name] = slot.value.numel()
         columns.append(x if name.endswith("weight") else np.ones((len(x), 1)))
-        location += [loc] * size
-        precision += [scale**-2] * size
-        sizes[name] = size
-    if sum(c.shape[1] for c in columns) != len(location):  # several outputs
+        location.append(_flat(normal.loc, slot))
+        precision.append(_flat(normal.scale, slot) ** -2)
+    if sum(c.shape[1] for c in columns) != sum(sizes.values()):  # several outputs
         return None
+    sigma = float(noise)
+    loc, weight = np.concatenate(location), np.concatenate(precision)
     design = np.concatenate(columns, axis=1).astype(float)
-    a = design.T @ design / sigma**2 + np.diag(precision)
-    mean = np.linalg.solve(a, design.T @ y / sigma**2 + np.array(precision) * np.array(location))
+    a = design.T @ design / sigma**2 + np.diag(weight)
+    mean = np.linalg.solve(a, design.T @ y / sigma**2 + weight * loc)
     sd = np.sqrt(np.diag(np.linalg.inv(a)))
     ends = np.cumsum(list(sizes.values()))[:-1]
     parts = zip(sizes, np.split(mean, ends), np.split(sd, ends), strict=True)
     return {name: (m, s) for name, m, s in parts}
+
+
+def _flat(value: Tensor, slot: Slot) -> Array:
+    return value.detach().cpu().double().expand(slot.shape).numpy().ravel()
 
 
 def _largest_z(found: Truth, exact: Mapping[str, tuple[Array, Array]]) -> float:

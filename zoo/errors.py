@@ -32,6 +32,10 @@ class StoreError(ZooError):
     """A run directory or checkpoint that is missing, incomplete, damaged or not writable."""
 
 
+class CompressionError(ZooError):
+    """A network that cannot be made smaller, or a compressed one that cannot be read."""
+
+
 class NotFittedError(ZooError):
     """Something was asked of a model that needs a fit first."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import xarray
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from zoo._version import __version__
 from zoo.compress import GroupView
@@ -68,6 +68,7 @@ def fit_tree(
             held_out=_held_out(fitted, dataset) if len(dataset.X_test) else None,
             losses=fitted.losses,
             gradient_norms=fitted.gradient_norms,
+            restarts=fitted.restart_arrays(dataset),
             attributes=_attributes(fitted, dataset, metrics, groups, len(y)),
         )
     )
@@ -80,14 +81,41 @@ def function_points(dataset: Dataset) -> Array:
     return points
 
 
-def identified_slots(net: nn.Module, slots: list[str]) -> list[str]:
-    """Return the parameters that the data can identify: all of a linear model, none of a network.
+def held_out_rows(dataset: Dataset) -> tuple[Array, Array]:
+    """Return the test rows that are kept, encoded."""
+    return dataset.X_test[:MAX_HELD_OUT], dataset.y_test[:MAX_HELD_OUT]
 
-    Permutations and signs of hidden units leave the function of a network unchanged.
+
+def held_out_log_density(fitted: "Fit", f: Tensor, y: Array) -> Array:
+    """Return the log predictive density of rows in the units of the data.
+
+    Parameters
+    ----------
+    fitted
+        The fit.
+    f
+        Outputs of its draws at these rows.
+    y
+        The encoded targets.
+    """
+    likelihoods = fitted.log_likelihood(f, y, fitted.draws.values)
+    density: Array = log_predictive_density(likelihoods).cpu().double().numpy()
+    # A density in standardised units is larger by the scale than one in the units of y.
+    density -= np.log(fitted.schema.target_scale)
+    return density
+
+
+def identified_slots(net: nn.Module, slots: list[str]) -> list[str]:
+    """Return the slots that the data can identify: all of a linear model, none of a network.
+
+    Permutations and signs of hidden units leave the function of a network unchanged. Of a weight
+    and the noise that multiplies it, the data know the product.
     """
     layers = [m for m in net.modules() if any(True for _ in m.parameters(recurse=False))]
     is_linear = len(layers) == 1 and isinstance(layers[0], nn.Linear)
-    return slots if is_linear else []
+    parameters = {name for name, _ in net.named_parameters()}
+    kinds = {name in parameters for name in slots if name != "noise"}
+    return slots if is_linear and len(kinds) == 1 else []
 
 
 def _prior_draws(fitted: "Fit", draws: Draws) -> Draws | None:
@@ -107,13 +135,10 @@ def _prior_predictive(fitted: "Fit", prior: Draws, x: Array) -> Array | None:
 
 
 def _held_out(fitted: "Fit", dataset: Dataset) -> dict[str, Array]:
-    x, y = dataset.X_test[:MAX_HELD_OUT], dataset.y_test[:MAX_HELD_OUT]
-    values = fitted.draws.values
-    f = fitted.outputs(x, values)
-    prediction = fitted.predictive(f, values)
-    # A density in standardised units is larger by the scale than one in the units of y.
-    density = log_predictive_density(fitted.log_likelihood(f, y, values)).cpu().double().numpy()
-    known = {"y": fitted.observed(y), "log_density": density - np.log(fitted.schema.target_scale)}
+    x, y = held_out_rows(dataset)
+    f = fitted.outputs(x, fitted.draws.values)
+    prediction = fitted.predictive(f, fitted.draws.values)
+    known = {"y": fitted.observed(y), "log_density": held_out_log_density(fitted, f, y)}
     if prediction.probabilities is not None:
         return known | {"probability": prediction.probabilities}
     return known | {"y_samples": prediction.samples}

@@ -1,6 +1,6 @@
 """The truth beside a fit: NUTS on the same model and data, in the shape of the fit's tree."""
 
-import copy
+import json
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,13 @@ from zoo.fit_tree import function_points, identified_slots
 from zoo.fitted import Fit, target_tensor
 from zoo.ground_truth import Truth, truth
 from zoo.infer.outputs import network_outputs
-from zoo.infer.predict import Draws, log_likelihood, site_log_priors, slots_of
+from zoo.infer.predict import (
+    Draws,
+    draw_prior,
+    log_likelihood,
+    site_log_priors,
+    slots_of,
+)
 
 Array = NDArray[Any]
 
@@ -44,6 +50,11 @@ def truth_of(fitted: Fit, dataset: Dataset, **options: Any) -> tuple[Truth, xarr
     tuple
         The truth, and its tree with the groups that the diagnostics compare.
     """
+    if not fitted.assembly.model.has_posterior:
+        raise ConfigError(
+            f"the draws of {fitted.config.method!r} are not meant as a posterior: there is none "
+            "that NUTS could sample."
+        )
     size = sum(value[0].numel() for value in fitted.draws.sites.values())
     if size > MAX_UNKNOWNS or len(dataset.X_train) > MAX_ROWS:
         raise ConfigError(
@@ -51,16 +62,29 @@ def truth_of(fitted: Fit, dataset: Dataset, **options: Any) -> tuple[Truth, xarr
             f"rows, at most {MAX_UNKNOWNS} and {MAX_ROWS} are accepted."
         )
     sampled = _Sampled(fitted, dataset)
+    if draw_prior(sampled.model, 1, seed=0) is None:
+        raise ConfigError(
+            "a prior of this model is improper and has no proper counterpart, so NUTS has nothing "
+            "to sample. Give a proper one, such as SmoothLogUniform(-8, 2) for a log-uniform prior."
+        )
     found = truth(sampled.model, sampled.data, quantities=sampled.quantities, **options)
     return found, sampled.tree(found)
 
 
 class _Sampled:
-    """The model of a fit in double precision, and what its draws by NUTS are turned into."""
+    """The model of a fit in double precision, and what its draws by NUTS are turned into.
+
+    Improper priors are replaced by their proper counterparts, fitted ones are those of the fit.
+    """
 
     def __init__(self, fitted: Fit, dataset: Dataset) -> None:
-        self.model = copy.deepcopy(fitted.assembly.model).cpu().double().eval()
-        self.model.autocast = False
+        self.model = fitted.assembly.model.proper().cpu().double().eval()
+        self.model.autocast = self.model.linearised = False  # the model itself, as it is defined
+        self.counterparts = {
+            f"prior of {name}": str(prior)
+            for name, prior in self.model.priors.items()
+            if prior != fitted.assembly.model.priors[name]
+        }
         self.names = identified_slots(self.model.net, list(self.model.slots))
         y = target_tensor(fitted.assembly, dataset.y_train).cpu()
         x = torch.as_tensor(dataset.X_train, dtype=torch.float64)
@@ -99,10 +123,12 @@ class _Sampled:
         tree["posterior"] = xarray.DataTree(posterior)
         dims = ("chain", "draw", "point", "output")
         tree["functions"] = xarray.DataTree(xarray.Dataset({"f": (dims, found.quantities["f"])}))
-        stats = tree["sample_stats"].to_dataset()
-        stats["lp"] = (("chain", "draw"), self.log_joint(found.draws.values))
-        tree["sample_stats"] = xarray.DataTree(stats)
-        tree.attrs |= {"kind": "nuts", "identified": ", ".join(self.names)}
+        if not self.counterparts:  # the log joint of another model has another meaning
+            stats = tree["sample_stats"].to_dataset()
+            stats["lp"] = (("chain", "draw"), self.log_joint(found.draws.values))
+            tree["sample_stats"] = xarray.DataTree(stats)
+        recipe = json.dumps(found.recipe | self.counterparts)
+        tree.attrs |= {"kind": "nuts", "identified": ", ".join(self.names), "recipe": recipe}
         return tree
 
 

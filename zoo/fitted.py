@@ -4,21 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
 import xarray
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.assemble import DTYPES, PREDICT_STREAM, Assembly
-from zoo.compress import GroupView, group_view
+from zoo.compress import GroupView, QuantizedView, group_view, quantized_view
 from zoo.config import RunConfig
 from zoo.data import Dataset, Schema
 from zoo.errors import ConfigError, DataError
 from zoo.fit_tree import fit_tree
+from zoo.infer.normalisation import statistics_of_draws
 from zoo.infer.objective import estimate_elbo, total_divergence
 from zoo.infer.outputs import network_outputs, row_outputs
 from zoo.infer.predict import (
@@ -34,6 +35,10 @@ from zoo.likelihoods import Bernoulli
 from zoo.metrics import accuracy, brier, crps, expected_calibration_error, rmse
 from zoo.store import POSTERIOR
 from zoo.tree import read_tree
+
+if TYPE_CHECKING:
+    from zoo.compress import Compression
+    from zoo.restarts import Outcome
 
 #: Rows and draws that decide whether pruning costs too much.
 PRUNING_ROWS = 2000
@@ -70,6 +75,8 @@ class Fit:
     buffers
         Statistics of normalisation layers for each posterior draw; empty if there are no such
         layers.
+    restarts
+        What is kept of fits from other starts; a fit that was loaded has them in its tree.
     """
 
     assembly: Assembly
@@ -80,6 +87,7 @@ class Fit:
     dataset: Dataset | None = None
     gradient_norms: Tensor | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    restarts: tuple["Outcome", ...] = ()
 
     @property
     def config(self) -> RunConfig:
@@ -204,7 +212,10 @@ class Fit:
         return log_likelihood(self.assembly.model, f, slots.get("noise"), targets)
 
     def _score(self, x: Array, y: Array, slots: Mapping[str, Tensor]) -> dict[str, float]:
-        f = self.outputs(x, slots)
+        return self.output_scores(self.outputs(x, slots), y, slots)
+
+    def output_scores(self, f: Tensor, y: Array, slots: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the scores of outputs, shape ``(draws, rows, outputs)``, on encoded targets."""
         prediction = self.predictive(f, slots)
         density = log_predictive_density(self.log_likelihood(f, y, slots)).mean()
         # A density in standardised units is larger by the scale than one in the units of y.
@@ -217,11 +228,14 @@ class Fit:
                 "brier": brier(prediction.probabilities, y),
             }
         observed = self.observed(y)
-        return {
-            "rmse": rmse(prediction.mean, observed),
-            "nll": nll,
-            "crps": crps(prediction.samples, observed),
-        }
+        scores = {"rmse": rmse(prediction.mean, observed), "nll": nll}
+        if len(f) > 1:  # one draw has no spread
+            scores["crps"] = crps(prediction.samples, observed)
+        return scores
+
+    def posterior_scores(self, x: Array, y: Array) -> dict[str, float]:
+        """Return the scores of the posterior draws on encoded rows."""
+        return self._score(x, y, self.draws.values)
 
     # ------------------------------------------------------------------ what the fit found
 
@@ -253,6 +267,43 @@ class Fit:
 
         return group_view(model, guide, self._rows(x), score=density)
 
+    def quantize(self) -> nn.Module:
+        """Return the network with code words in the place of its weights.
+
+        Slots without a codebook have the centre of their posterior.
+
+        Raises
+        ------
+        ConfigError
+            If no slot has a prior with a codebook.
+        """
+        view = self._quantized()
+        if view is None:
+            raise ConfigError(
+                "no weight of this fit has a codebook. Fit the method 'quantized', or give a prior "
+                "like '*.weight=Quantizing([-0.2, 0, 0.2], size=fitted)'."
+            )
+        return view.network(self.assembly.model.net)
+
+    def _quantized(self) -> QuantizedView | None:
+        return quantized_view(self.assembly.model, self.assembly.guide)
+
+    def _quantized_metrics(self, dataset: Dataset) -> dict[str, float]:
+        """Score the network of posterior centres, and the quantized one, on the test rows."""
+        view = self._quantized()
+        if view is None:
+            return {}
+        metrics = {"nonzero_percent": view.nonzero_percent, "bits_per_weight": view.bits}
+        for part, values in (("test.mean", view.means), ("test.quantized", view.values)):
+            if len(dataset.X_test):
+                slots = {name: value.unsqueeze(0) for name, value in values.items()}
+                buffers = statistics_of_draws(
+                    self.assembly.model, slots, self._rows(dataset.X_train)
+                )
+                scores = self._score(dataset.X_test, dataset.y_test, slots | buffers)
+                metrics |= {f"{part}.{name}": score for name, score in scores.items()}
+        return metrics
+
     def metrics(self, dataset: Dataset, groups: GroupView) -> dict[str, float]:
         """Return the numbers of ``metrics.json``."""
         metrics: dict[str, float] = {}
@@ -269,6 +320,7 @@ class Fit:
                 scores = self._score(X, y, values)
                 metrics |= {f"{part}.{name}": score for name, score in scores.items()}
         model, guide = self.assembly.model, self.assembly.guide
+        metrics |= self._quantized_metrics(dataset) | guide.figures()
         return metrics | {
             "elbo": estimate_elbo(model, guide, *training_tensors(self.assembly, dataset)),
             "kl": total_divergence(model, guide, num_samples=16),
@@ -303,6 +355,28 @@ class Fit:
             return read_tree(self.path / POSTERIOR)
         groups = self.groups(dataset)
         return fit_tree(self, dataset, self.metrics(dataset, groups), groups)
+
+    def compress(self, dataset: Dataset | None = None, **options: Any) -> "Compression":
+        """Make the network smaller where the posterior says that it can be, and measure it.
+
+        Parameters
+        ----------
+        dataset
+            The data of the fit, if it was loaded.
+        **options
+            ``threshold``, ``tolerance`` and ``bits``, as for `zoo.compress.compress_fit`.
+        """
+        from zoo.compress.compression import compress_fit
+
+        return compress_fit(self, dataset, **options)
+
+    def restart_arrays(self, dataset: Dataset) -> dict[str, Array]:
+        """Return this fit and those from other starts as arrays, empty if there are no others."""
+        from zoo.restarts import outcome_of, restart_arrays  # which imports this module
+
+        if not self.restarts:
+            return {}
+        return restart_arrays([outcome_of(self, dataset), *self.restarts])
 
     def truth(self, dataset: Dataset | None = None, **options: Any) -> xarray.DataTree:
         """Sample the same model on the same data by NUTS, for small problems.

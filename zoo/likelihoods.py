@@ -92,7 +92,8 @@ class _Located(Likelihood):
         """Return the noise scale, if there is one number to learn."""
         if not self.learned:
             return []
-        return [Slot("noise", self.log_noise.detach().exp(), "likelihood", positive=True)]
+        value = self.log_noise.detach().exp()
+        return [Slot("noise", value, "likelihood", positive=True, by_name=True)]
 
     def num_outputs(self, num_classes: int | None) -> int:
         """One location, and a scale when the network predicts it."""

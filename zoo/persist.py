@@ -17,6 +17,7 @@ from zoo.errors import ConfigError, StoreError, TruthError
 from zoo.fit_tree import fit_tree
 from zoo.fitted import Fit
 from zoo.report import render_report
+from zoo.restarts import remove_restart_files
 from zoo.store import RunDirectory
 from zoo.tree import read_tree, write_tree
 
@@ -113,6 +114,7 @@ def write_outputs(
     _write_judgement(directory, tree, truth_tree, extra)
     directory.write_json(store.METRICS, metrics)
     directory.remove(store.CHECKPOINT)
+    remove_restart_files(directory)
     return replace(fitted, path=directory.path)
 
 
@@ -148,8 +150,17 @@ def _write_judgement(
 ) -> list[Finding]:
     findings = [*diagnose(tree, truth), *extra]
     directory.write_text(store.FINDINGS, to_json(findings))
-    directory.write_text(store.REPORT, render_report(tree, truth, findings))
+    page = render_report(tree, truth, findings, compression=_known_compression(directory))
+    directory.write_text(store.REPORT, page)
     return findings
+
+
+def _known_compression(directory: RunDirectory) -> dict[str, Any]:
+    """Return what was measured when the run was compressed; nothing if it was not."""
+    if not (directory.path / store.COMPRESSION).exists():
+        return {}
+    known = directory.read_json(store.COMPRESSION)
+    return known if isinstance(known, dict) else {}
 
 
 def read_findings(directory: RunDirectory) -> list[Finding]:

@@ -46,8 +46,11 @@ class Recipe:
         Learning rate of Adam at the start.
     schedule
         ``constant``, ``linear`` (constant for half of the run, then linear to zero) or ``cosine``.
+    pretrain
+        Fraction of the run, at its start, that has no KL: the network is trained as a point, and
+        priors that are fitted to trained weights are fitted at its end.
     kl_warmup
-        Fraction of the run over which the weight of the KL rises linearly from zero to one.
+        Fraction of the run over which the weight of the KL then rises linearly from zero to one.
     init_scale
         Standard deviation of the posteriors at the start.
     grad_clip
@@ -58,6 +61,7 @@ class Recipe:
     batch_size: int = 128
     lr: float = 1e-2
     schedule: Literal["constant", "linear", "cosine"] = "linear"
+    pretrain: float = 0.0
     kl_warmup: float = 0.25
     init_scale: float = 0.01
     grad_clip: float | None = None
@@ -79,10 +83,12 @@ class Entry:
         How it is trained by default.
     tasks
         What it can be used for.
+    linear
+        Whether it takes only models that are linear in their parameters.
     exactness
-        What it reaches on a conjugate linear regression with a Gaussian prior: ``mean_field``
-        (means exact, standard deviations those of the best factorised posterior), ``mean_only`` or
-        ``point``.
+        What it reaches on a conjugate linear regression with a Gaussian prior: ``exact`` (means and
+        standard deviations of the posterior), ``mean_field`` (means exact, standard deviations
+        those of the best factorised posterior), ``mean_only`` or ``point``.
     truth
         How its ground truth is obtained: ``nuts``, ``exact`` or ``brute_force``.
     small_problem
@@ -103,7 +109,8 @@ class Entry:
     recipe: Recipe
     reference: str
     tasks: tuple[Task, ...] = TASKS
-    exactness: Literal["mean_field", "mean_only", "point"] = "mean_field"
+    linear: bool = False
+    exactness: Literal["exact", "mean_field", "mean_only", "point"] = "mean_field"
     truth: Literal["nuts", "exact", "brute_force"] = "brute_force"
     small_problem: Mapping[str, Any] = field(default_factory=lambda: dict(SMALL_PROBLEM))
     analytic_kl: bool = True

@@ -7,27 +7,26 @@ Simulation-Based Calibration*).
 """
 
 from collections.abc import Mapping
-from concurrent.futures import as_completed
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from zoo.assemble import create
 from zoo.bnn import BNN
 from zoo.diagnostics import Finding, sbc_findings
 from zoo.diagnostics.sbc import RankTest
 from zoo.errors import ConfigError
-from zoo.infer.executor import make_executor
 from zoo.infer.nuts import sample_nuts
 from zoo.infer.outputs import network_outputs
 from zoo.infer.predict import draw_posterior, draw_prior, log_likelihood, slots_of
 from zoo.infer.schedule import child_seed
 from zoo.infer.svi import SVI
+from zoo.infer.tasks import Report, run_tasks
 from zoo.registry import Recipe, get
 
 Engine = Literal["svi", "nuts"]
@@ -99,26 +98,35 @@ def calibrate(
     if num_simulations < 10:
         raise ConfigError(f"num_simulations must be at least 10. Got {num_simulations}.")
     simulate(method, "svi", dict(priors or {}), seed, 0, dry_run=True)  # errors come at once
-    hidden = None if progress_bar is None else not progress_bar
-    collected: dict[int, dict[str, int]] = {}
-    with make_executor(executor, num_simulations) as pool:
-        futures = {
-            pool.submit(simulate, method, engine, dict(priors or {}), seed, index): index
-            for index in range(num_simulations)
-        }
-        try:
-            for future in tqdm(
-                as_completed(futures), total=num_simulations, disable=hidden, unit="simulation"
-            ):
-                collected[futures[future]] = future.result()
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
-    names = collected[0]
-    ranks = {n: np.array([collected[i][n] for i in range(num_simulations)]) for n in names}
+    tasks = [
+        partial(_simulate, method, engine, dict(priors or {}), seed, index)
+        for index in range(num_simulations)
+    ]
+    collected = run_tasks(
+        tasks,
+        executor,
+        length=1,
+        unit="simulation",
+        description="calibration",
+        progress_bar=progress_bar,
+    )
+    ranks = {name: np.array([found[name] for found in collected]) for name in collected[0]}
     findings, tests = sbc_findings(ranks, NUM_DRAWS)
     return Calibration(ranks, NUM_DRAWS, findings, tests)
+
+
+def _simulate(
+    method: str,
+    engine: Engine,
+    priors: dict[str, str],
+    seed: int,
+    index: int,
+    report: Report | None,
+) -> dict[str, int]:
+    ranks = simulate(method, engine, priors, seed, index)
+    if report is not None:
+        report(1)
+    return ranks
 
 
 def simulate(
@@ -139,6 +147,11 @@ def simulate(
     model = create(
         method, net, likelihood=f"gaussian(noise={NOISE})", num_data=ROWS, priors=priors
     ).double()
+    if model.fitted_priors:
+        raise ConfigError(
+            f"the prior of {method!r} is fitted to the data, so it cannot be drawn from before "
+            "them. Give a fixed one, for example --prior '*=Normal(0, 1)'."
+        )
     prior = draw_prior(model, 1, seed=own_seed)
     if prior is None:
         raise ConfigError(

@@ -1,12 +1,17 @@
 """Slots: the places of a network that can carry a prior.
 
-A slot is a parameter of the network under its own name (``0.weight``), or a parameter of the
-likelihood (``noise``). What a method treats as one group of weights depends on the layer that owns
-them, so a slot also knows its layer.
+A slot is a named tensor of the network, or a parameter of the likelihood (``noise``). Whatever the
+kind of place, the model draws a value for the tensor and calls the network with it
+(`torch.func.functional_call`), so a new kind needs no new way to run a network. Parameters are
+there from the start (``0.weight``). A tensor that is not there yet, such as the multipliers of an
+activation (`zoo.activations`), is put into the model's copy of the network by the slot's `install`.
+
+What a method treats as one group of weights depends on the layer that owns them, so a slot also
+knows its layer.
 """
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -19,6 +24,8 @@ from zoo.errors import PriorError, ZooError, did_you_mean
 #: linear layer, the output channels of a convolution, single elements elsewhere.
 Grouping = Literal["auto", "input", "output", "element"]
 GROUPINGS: tuple[str, ...] = ("auto", "input", "output", "element")
+
+LayerKind = Literal["linear", "convolution", "normalisation", "activation", "likelihood", "other"]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMALISATIONS = (
@@ -38,19 +45,27 @@ class Slot:
     Attributes
     ----------
     name
-        The parameter's name in ``net.named_parameters()``, or the likelihood's name for it.
+        The tensor's name among the parameters and buffers of the network, or the likelihood's name
+        for it.
     value
         The current value: it gives shape, dtype and device, and is where a guide starts.
     layer
-        Kind of the layer that owns the parameter.
+        Kind of the layer that owns the parameter; ``activation`` for what enters or leaves one.
     positive
         Whether values must be positive (scales of a likelihood).
+    by_name
+        Whether it answers to its full name only, and not to globs.
+    install
+        Puts the tensor into a network that does not have it yet; it is called once, on the model's
+        own copy. None for a tensor that is there already.
     """
 
     name: str
     value: Tensor
-    layer: Literal["linear", "convolution", "normalisation", "likelihood", "other"] = "other"
+    layer: LayerKind = "other"
     positive: bool = False
+    by_name: bool = False
+    install: Callable[[nn.Module], None] | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -58,10 +73,19 @@ class Slot:
         return self.value.shape
 
     def matches(self, pattern: str) -> bool:
-        """Whether a glob names this slot; one of the likelihood only by its full name."""
+        """Whether a pattern means this slot.
+
+        An activation answers to globs that end in its last word: ``*`` means all weights, and
+        ``*.input`` all inputs, that of a network which is a single layer among them.
+        """
         if pattern == self.name:
             return True
-        return self.layer != "likelihood" and fnmatch.fnmatchcase(self.name, pattern)
+        if self.by_name:
+            return False
+        if self.layer != "activation":
+            return fnmatch.fnmatchcase(self.name, pattern)
+        layer, _, place = self.name.rpartition(".")
+        return pattern.endswith(place) and fnmatch.fnmatchcase(f"{layer}.{place}", pattern)
 
     def group_shape(self, grouping: str) -> torch.Size:
         """Shape of one scale per group, ready to be broadcast against the parameter.
@@ -77,7 +101,7 @@ class Slot:
 
 
 def has_convolutions(net: nn.Module) -> bool:
-    """Tell whether a network has convolutional layers; draws of their weights cost differently."""
+    """Tell whether a network has convolutional layers."""
     return any(isinstance(module, _CONVOLUTIONS) for module in net.modules())
 
 
@@ -90,9 +114,7 @@ def network_slots(net: nn.Module) -> list[Slot]:
     return slots
 
 
-def _layer_kind(
-    owner: nn.Module,
-) -> Literal["linear", "convolution", "normalisation", "other"]:
+def _layer_kind(owner: nn.Module) -> LayerKind:
     if isinstance(owner, nn.Linear):
         return "linear"
     if isinstance(owner, _CONVOLUTIONS):
@@ -103,14 +125,20 @@ def _layer_kind(
 
 
 def choose_bayesian(slots: Sequence[Slot], patterns: Iterable[str] | None) -> list[Slot]:
-    """Return the slots that get a posterior; the rest are trained as points.
+    """Return the slots that may have a posterior; the rest are trained as points.
 
     Without patterns everything is Bayesian except the gains and offsets of normalisation layers,
-    whose natural value is one, not zero.
+    whose natural value is one, not zero. The globs are over all names: here ``*`` also means
+    activations, of which those without a prior are left alone.
     """
     if patterns is None:
         return [slot for slot in slots if slot.layer != "normalisation"]
-    chosen = assign(dict.fromkeys(patterns, True), slots, what="Bayesian pattern")
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matched = [s.name for s in slots if fnmatch.fnmatchcase(s.name, pattern)]
+        if not matched:
+            raise _nothing_matches("Bayesian pattern", pattern, slots)
+        chosen.update(matched)
     if not chosen:
         raise ZooError("no parameter is Bayesian: give at least one pattern, for example '*'.")
     return [slot for slot in slots if slot.name in chosen]
@@ -134,12 +162,14 @@ def assign(
     for pattern, value in patterns.items():
         matched = [slot.name for slot in slots if slot.matches(pattern)]
         if must_match and not matched:
-            raise _nothing_matches(what, pattern, [slot.name for slot in slots])
+            raise _nothing_matches(what, pattern, slots)
         assigned.update(dict.fromkeys(matched, value))
     return assigned
 
 
-def _nothing_matches(what: str, pattern: str, names: Sequence[str]) -> PriorError:
+def _nothing_matches(what: str, pattern: str, slots: Sequence[Slot]) -> PriorError:
+    # The places at modules of no particular kind are too many to be helpful.
+    names = [s.name for s in slots if not (s.by_name and s.layer == "activation")]
     globs = sorted({f"*.{name.rpartition('.')[2]}" for name in names if "." in name})
     shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
     return PriorError(

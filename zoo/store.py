@@ -32,6 +32,9 @@ METRICS = "metrics.json"
 GROUPS = "groups.json"
 SUMMARY = "summary.csv"
 REPORT = "report.html"
+COMPRESSION = "compression.json"
+#: Directory of the compressed network.
+COMPRESSED = "compressed"
 
 #: Where runs go when no directory is named.
 RUNS = Path("runs")

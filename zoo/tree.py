@@ -54,6 +54,10 @@ class TreeParts:
         Loss of every optimizer step.
     gradient_norms
         Norm of the gradient, at some of the steps.
+    restarts
+        Fits from several starts, this one first, with one row each: ``restart`` (their numbers),
+        ``restart_elbo``, ``restart_elbo_error``, ``restart_outputs_mean``, ``restart_outputs_sd``
+        and ``restart_log_density``.
     attributes
         Written on the root: method, seed, versions, ...
     """
@@ -72,6 +76,7 @@ class TreeParts:
     functions: Tensor | None = None
     held_out: Mapping[str, Array] | None = None
     gradient_norms: Tensor | None = None
+    restarts: Mapping[str, Array] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -124,6 +129,9 @@ def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
     if parts.gradient_norms is not None:
         norms = _array(parts.gradient_norms)[None]
         history["gradient_norm"] = (("chain", "gradient_step"), norms)
+    further = {1: (), 2: ("held_out_row",), 3: ("point", "output")}
+    for name, rows in parts.restarts.items():
+        history[name] = (("restart", *further[rows.ndim]), rows)
     groups = {"optimization": xarray.Dataset(history)}
     if parts.functions is not None:
         dims = ("chain", "draw", "point", "output")

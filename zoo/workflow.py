@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,18 +14,19 @@ from torch import Tensor, nn
 
 from guides.lazy import LazyReuseError
 from zoo import store
-from zoo.assemble import Assembly, assemble
+from zoo.assemble import Assembly, assemble, start_seed
 from zoo.config import RunConfig, make_config, read_config
 from zoo.data import Dataset, checksum, from_arrays
 from zoo.data import load as load_data
 from zoo.errors import ConfigError, StoreError
 from zoo.fitted import Fit, training_tensors
+from zoo.infer.executor import check_executor
 from zoo.infer.normalisation import statistics_of_draws
 from zoo.infer.objective import Objective
 from zoo.infer.schedule import child_seed
 from zoo.infer.svi import SVI, EarlyStopping
 from zoo.persist import write_inputs, write_outputs
-from zoo.slots import has_convolutions
+from zoo.restarts import run_restarts
 from zoo.store import RunDirectory
 
 VALIDATION_STREAM = 2_000_000_099
@@ -41,6 +43,7 @@ def fit(
     net: str | nn.Module = "mlp",
     out: str | Path | None = None,
     truth: bool = False,
+    executor: Executor | str | None = None,
     progress_bar: bool | None = None,
     **options: Any,
 ) -> Fit:
@@ -61,10 +64,13 @@ def fit(
     truth
         Also sample the posterior by NUTS and hold the fit against it, for small problems that are
         written to a directory; a fit in memory has `Fit.truth`.
+    executor
+        Where restarts and the chains of the truth run, see `zoo.infer.executor.make_executor`.
     progress_bar
         By default one is shown on a terminal.
     **options
-        Every other field of `zoo.config.RunConfig`: ``priors``, ``likelihood``, ``seed``, ...
+        Every other field of `zoo.config.RunConfig`: ``priors``, ``likelihood``, ``seed``,
+        ``restarts``, ...
 
     Examples
     --------
@@ -75,6 +81,8 @@ def fit(
     """
     if (X is None) == (data is None) or (X is None) != (y is None):
         raise ConfigError("give either X and y, or data=.")
+    if isinstance(executor, str):
+        check_executor(executor)
     config = make_config(
         method=method,
         data=data if isinstance(data, str) else None,
@@ -89,19 +97,22 @@ def fit(
         net=net if isinstance(net, nn.Module) else None,
     )
     directory = None if out is None else RunDirectory.new(out)
-    return run(prepared, directory, truth=truth, progress_bar=progress_bar)
+    return run(prepared, directory, truth=truth, executor=executor, progress_bar=progress_bar)
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A run that is ready to train: everything has been checked, nothing has been written.
 
-    The training part of `dataset` is what the model sees, without rows held out for early stopping.
+    The training part of `dataset` is what the model sees, without rows held out for early stopping;
+    `source` has these too. `net` is the network, if it was given as an object.
     """
 
     assembly: Assembly
     svi: SVI
     dataset: Dataset
+    source: Dataset
+    net: nn.Module | None
 
 
 def prepare(
@@ -133,13 +144,13 @@ def prepare(
         x[train],
         y[train],
         recipe=recipe,
-        seed=config.seed,
+        seed=start_seed(config),
         num_particles=config.num_particles,
         local=estimator == "local",
         mode=config.compile,
         early_stopping=stopping,
     )
-    return Prepared(assembly, svi, _keep_rows(dataset, train))
+    return Prepared(assembly, svi, _keep_rows(dataset, train), dataset, net)
 
 
 def run(
@@ -147,13 +158,14 @@ def run(
     directory: RunDirectory | None = None,
     *,
     truth: bool = False,
+    executor: Executor | str | None = None,
     progress_bar: bool | None = None,
 ) -> Fit:
     """Train from the start, and store the run if a directory is given."""
     prepared = _with_mode(prepared)
     if directory is not None:
         write_inputs(directory, prepared.assembly.config, prepared.dataset)
-    return _train(prepared, directory, progress_bar, truth)
+    return _train(prepared, directory, progress_bar, truth, executor)
 
 
 def _with_mode(prepared: Prepared) -> Prepared:
@@ -161,7 +173,7 @@ def _with_mode(prepared: Prepared) -> Prepared:
     assembly, svi = prepared.assembly, prepared.svi
     if assembly.config.compile != "auto":
         return prepared
-    with _threads(assembly.config.num_threads):
+    with threads(assembly.config.num_threads):
         svi.choose_mode()
     config = assembly.config.model_copy(update={"compile": svi.mode})
     return replace(prepared, assembly=replace(assembly, config=config))
@@ -172,6 +184,7 @@ def resume(
     *,
     net: nn.Module | None = None,
     truth: bool = False,
+    executor: Executor | str | None = None,
     progress_bar: bool | None = None,
 ) -> Fit:
     """Continue an interrupted run from its last checkpoint, to the same bits as without a break."""
@@ -188,7 +201,7 @@ def resume(
                 f"the checkpoint in {str(directory.path)!r} does not fit its configuration: "
                 f"{' '.join(str(error).split())[:200]}"
             ) from None
-    return _train(prepared, directory, progress_bar, truth)
+    return _train(prepared, directory, progress_bar, truth, executor)
 
 
 def choose_estimator(
@@ -199,7 +212,7 @@ def choose_estimator(
     Outputs give gradients of lower variance; on convolutions they cost twice the time. A network
     that uses a weight twice needs the weights themselves.
     """
-    if wanted == "weights" or (wanted == "auto" and has_convolutions(assembly.model.net)):
+    if wanted == "weights" or (wanted == "auto" and assembly.model.has_random_convolutions):
         return "weights"
     try:
         with torch.no_grad(), torch.random.fork_rng():
@@ -244,6 +257,21 @@ def _split_validation(config: RunConfig, num_rows: int) -> tuple[Tensor, Tensor]
     return order[num_held_out:].sort().values, order[:num_held_out].sort().values
 
 
+def run_data(config: RunConfig, dataset: Dataset | None = None) -> tuple[Dataset, Dataset | None]:
+    """Return the data of a run, and the training rows that it held out, if any.
+
+    Parameters
+    ----------
+    config
+        The configuration of the run.
+    dataset
+        The data, if the configuration does not name them.
+    """
+    dataset = dataset or _load_dataset(config)
+    train, held_out = _split_validation(config, len(dataset.X_train))
+    return _keep_rows(dataset, train), _keep_rows(dataset, held_out) if len(held_out) else None
+
+
 def _check_last_batch(net: nn.Module, x: Tensor, batch_size: int) -> None:
     """Refuse a batch size whose last batch the network cannot train on: normalisation needs two.
 
@@ -269,7 +297,11 @@ def _keep_rows(dataset: Dataset, rows: Tensor) -> Dataset:
 
 
 def _train(
-    prepared: Prepared, directory: RunDirectory | None, progress_bar: bool | None, truth: bool
+    prepared: Prepared,
+    directory: RunDirectory | None,
+    progress_bar: bool | None,
+    truth: bool,
+    executor: Executor | str | None,
 ) -> Fit:
     """Train to the end, with checkpoints if there is a directory, and write the results."""
 
@@ -277,32 +309,39 @@ def _train(
         if directory is not None:
             directory.write_tensors(store.CHECKPOINT, *svi.state())
 
-    assembly, svi, dataset = prepared.assembly, prepared.svi, prepared.dataset
+    config = prepared.assembly.config
+    where: dict[str, Any] = {"executor": executor, "progress_bar": progress_bar}
     lock = nullcontext() if directory is None else directory.locked()
-    with lock, _threads(assembly.config.num_threads):
-        losses = svi.run(
+    with lock, threads(config.num_threads):
+        losses = prepared.svi.run(
             progress_bar=progress_bar,
-            checkpoint_every=assembly.config.checkpoint_every,
+            checkpoint_every=config.checkpoint_every,
             on_checkpoint=checkpoint,
         )
-        fitted = Fit(
-            assembly,
-            dataset.schema,
-            losses,
-            svi.progress.seconds,
-            dataset=dataset,
-            gradient_norms=torch.stack(svi.progress.gradient_norms).cpu(),
-        )
-        buffers = statistics_of_draws(assembly.model, fitted.draws.slots, svi.batches.x)
-        fitted = replace(fitted, buffers=buffers)
+        restarts = run_restarts(prepared, directory, **where)
+        fitted = replace(finished_fit(prepared, losses), restarts=restarts)
         if directory is None:
             return fitted
-        options = {"progress_bar": progress_bar} if truth else None
-        return write_outputs(fitted, directory, dataset, options)
+        return write_outputs(fitted, directory, prepared.dataset, where if truth else None)
+
+
+def finished_fit(prepared: Prepared, losses: Tensor) -> Fit:
+    """Return the fit that training has led to."""
+    assembly, svi, dataset = prepared.assembly, prepared.svi, prepared.dataset
+    fitted = Fit(
+        assembly,
+        dataset.schema,
+        losses,
+        svi.progress.seconds,
+        dataset=dataset,
+        gradient_norms=svi.gradient_norms(),
+    )
+    buffers = statistics_of_draws(assembly.model, fitted.draws.slots, svi.batches.x)
+    return replace(fitted, buffers=buffers)
 
 
 @contextmanager
-def _threads(number: int | None) -> Iterator[None]:
+def threads(number: int | None) -> Iterator[None]:
     """Compute with this many threads, which decide the last bits of a sum."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)

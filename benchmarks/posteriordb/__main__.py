@@ -1,8 +1,8 @@
 """Reference posteriors: ``python -m benchmarks.posteriordb [--quick] [--only NAME ...]``.
 
 Every posterior is sampled by `zoo.truth` and held against posteriordb's reference draws, then
-fitted by the zoo's mean-field guide and by Pyro's full-rank normal to see how far SVI is. The
-folder of posteriordb is named by the environment variable ``ZOO_POSTERIORDB``.
+fitted by the zoo's mean-field and full-rank guides to see how far SVI is. The folder of posteriordb
+is named by the environment variable ``ZOO_POSTERIORDB``.
 
 Prints the table and writes it to ``benchmarks/results/posteriordb.csv``; ends with an error if a
 sampler disagrees with a reference.
@@ -18,14 +18,14 @@ import pandas as pd
 import torch
 
 from benchmarks.posteriordb import comparison, reference
-from benchmarks.posteriordb.fits import GUIDES, fit
+from benchmarks.posteriordb.fits import FAMILIES, MAX_ROUNDS, fit
 from benchmarks.posteriordb.models import POSTERIORS, Posterior
 from benchmarks.speed import machine_line
 from zoo.errors import ZooError
 from zoo.ground_truth import truth
 
 RESULTS = Path(__file__).parents[1] / "results"
-STEPS, QUICK_STEPS = 4000, 500
+QUICK_ROUNDS = 1
 SAMPLES, QUICK_SAMPLES = 1000, 500
 
 
@@ -58,15 +58,15 @@ def rows_of(posterior: Posterior, root: Path, *, quick: bool) -> list[dict[str, 
         | comparison.distance(summarise(found.quantities), wanted)
         | {"seconds": seconds}
     ]
-    for name in GUIDES:
-        fitted = fit(
-            posterior.model, args, name, posterior.start(*args), QUICK_STEPS if quick else STEPS
-        )
+    for family in FAMILIES:
+        rounds = QUICK_ROUNDS if quick else MAX_ROUNDS
+        fitted = fit(posterior.model, args, family, posterior.start(*args), max_rounds=rounds)
         rows.append(
             common
-            | {"method": name}
+            | {"method": family}
             | comparison.distance(summarise(fitted.values), wanted)
-            | {"k-hat": fitted.khat, "seconds": fitted.seconds}
+            | {"elbo": fitted.elbo, "k-hat": fitted.khat}
+            | {"converged": fitted.converged, "steps": fitted.steps, "seconds": fitted.seconds}
         )
     return rows
 

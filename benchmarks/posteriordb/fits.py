@@ -1,31 +1,50 @@
-"""Variational fits of a Pyro model: the zoo's mean field, and Pyro's full-rank normal."""
+r"""Variational fits of a Pyro model: the zoo's mean-field and full-rank guides, by one recipe.
 
+**Coordinates.** The unconstrained unknowns are :math:`u = u_0 + A z`, and the guide is one of
+:math:`z`. With :math:`H` the curvature :math:`-\nabla^2 \log p(y, u)` at the start :math:`u_0`,
+:math:`A` is diagonal, :math:`|H_{ii}|^{-1/2}`, for the mean-field guide, and
+:math:`V |\Lambda|^{-1/2}` of :math:`H = V \Lambda V^\top` for the full-rank one. Neither changes
+its family: factorised normals stay so when coordinates are scaled, all normals when they are mixed.
+
+**Gradient.** `PARTICLES` draws, with the parameters inside :math:`\log q` held fixed (Roeder, Wu
+and Duvenaud 2017): its noise disappears where the guide can be the posterior.
+
+**Steps and stopping.** Adam, in rounds of `ROUND` steps at one rate. A round whose ELBO is not
+better than that of the round before, by `PROGRESS` nats and two standard errors, ends that rate;
+the next one is a quarter of it. After the last of `RATES` the fit has converged, and the guide's
+parameters are averaged over the last round (Dhaka et al. 2020). A fit that has not after
+`MAX_ROUNDS` rounds is marked as such.
+"""
+
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyro
+import pyro.distributions as dist
 import torch
-from pyro import poutine
-from pyro.infer.autoguide import AutoMultivariateNormal
-from pyro.infer.autoguide.initialization import init_to_median, init_to_value
-from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from guides import MeanField
-from guides.base import module_key
+from guides.base import Guide
+from guides.full_rank import FullRank
 from zoo.diagnostics.approximation import pareto_khat
 from zoo.infer.capture import record
 from zoo.infer.density import LogDensity
 
-#: Draws per estimate of the gradient.
+Family = Literal["mean_field", "full_rank"]
+FAMILIES: tuple[Family, ...] = ("mean_field", "full_rank")
+
 PARTICLES = 16
-#: Learning rates of the first and the last step.
-FIRST_RATE, LAST_RATE = 0.05, 0.0005
-INIT_SCALE = 0.01
+ROUND = 500
+RATES = (0.04, 0.01, 0.0025)
+PROGRESS = 0.01
+MAX_ROUNDS = 60
+INIT_SCALE = 0.5
 DRAWS = 10_000
 #: Draws that the model is run with at a time.
 CHUNK = 500
@@ -33,152 +52,166 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class Approximation:
-    """Draws from a fitted guide by site, shape ``(1, draws, ...)``, and how good they are."""
+    """Draws from a fitted guide by site, shape ``(1, draws, ...)``, and how good they are.
+
+    Attributes
+    ----------
+    values
+        The draws.
+    elbo
+        The ELBO in nats, of the same draws.
+    khat
+        Pareto shape of their importance weights.
+    steps
+        Number of steps taken.
+    converged
+        Whether the recipe stopped by itself.
+    seconds
+        CPU time of the fit.
+    """
 
     values: dict[str, np.ndarray]
+    elbo: float
     khat: float
+    steps: int
+    converged: bool
     seconds: float
-
-
-def _mean_field(
-    model: Callable[..., None], args: Sequence[Tensor], start: dict[str, Tensor]
-) -> Any:
-    return MeanField(model, *args, init=start, init_scale=INIT_SCALE)
-
-
-def _full_rank(model: Callable[..., None], args: Sequence[Tensor], start: dict[str, Tensor]) -> Any:
-    guide = AutoMultivariateNormal(
-        model,
-        init_loc_fn=init_to_value(values=start, fallback=init_to_median),
-        init_scale=INIT_SCALE,
-    )
-    guide(*args)
-    return guide
-
-
-GUIDES = {"mean_field": _mean_field, "full_rank": _full_rank}
 
 
 def fit(
     model: Callable[..., None],
     args: Sequence[Tensor],
-    guide_name: str,
+    family: Family,
     start: dict[str, Tensor],
-    num_steps: int,
+    *,
+    max_rounds: int = MAX_ROUNDS,
 ) -> Approximation:
-    """Maximise the ELBO by Adam with a learning rate that falls geometrically.
+    """Maximise the ELBO of a guide by the recipe above.
 
     Parameters
     ----------
     model, args
-        The model and its data; its plates are one-dimensional.
-    guide_name
-        One of `GUIDES`.
+        The model and its data.
+    family
+        One of `FAMILIES`.
     start
-        Values at which sites start; others start at the median of their prior.
-    num_steps
-        Number of steps.
+        Values at which sites start; without them at zero in unconstrained space.
+    max_rounds
+        Rounds after which the fit is given up.
     """
     pyro.set_rng_seed(0)
     started = time.process_time()
-    with pyro.settings.context(module_local_params=True):
-        guide = GUIDES[guide_name](model, args, start)
-        sizes = _sizes(model, args, start)
-        loss = _Loss(guide, lambda: -_weighted_draws(model, guide, args, PARTICLES)[1].mean())
-        _minimise(loss, sizes, num_steps)
+    density = LogDensity(model, args)
+    origin = density.pack(start) if start else torch.zeros(density.size, dtype=torch.float64)
+    objective = Objective(density, origin, _units(density, origin, family), family)
+    with pyro.settings.context(module_local_params=True), pyro.validation_enabled(False):
+        rounds, converged = _maximise(objective, max_rounds)
         seconds = time.process_time() - started
         with torch.no_grad():
-            chunks = [_weighted_draws(model, guide, args, CHUNK) for _ in range(DRAWS // CHUNK)]
-    log_weights = torch.cat([weights for _, weights in chunks]).numpy()
-    values = {
-        name: torch.cat([draws[name] for draws, _ in chunks])[None].numpy() for name in chunks[0][0]
-    }
-    return Approximation(values, pareto_khat(log_weights), seconds)
+            chunks = [objective(CHUNK) for _ in range(DRAWS // CHUNK)]
+    weights = torch.cat([weight for _, weight in chunks]).numpy()
+    return Approximation(
+        density.unpack(torch.cat([draws for draws, _ in chunks])[None]),
+        float(weights.mean()),
+        pareto_khat(weights),
+        rounds * ROUND,
+        converged,
+        seconds,
+    )
 
 
-class _Loss(nn.Module):
-    """A loss as a module, whose parameters are those of the guide."""
+def _units(density: LogDensity, origin: Tensor, family: Family) -> Tensor:
+    """Return the matrix A of the coordinates."""
+    curvature = -torch.autograd.functional.hessian(density, origin)
+    if family == "mean_field":
+        return torch.diag(curvature.diagonal().abs().rsqrt())
+    eigenvalues, vectors = torch.linalg.eigh(curvature)
+    units: Tensor = vectors * eigenvalues.abs().rsqrt()
+    return units
 
-    def __init__(self, guide: nn.Module, loss: Callable[[], Tensor]) -> None:
+
+class Objective(nn.Module):
+    """A guide of the standardised unknowns, and the log importance weights of its draws."""
+
+    def __init__(self, density: LogDensity, origin: Tensor, units: Tensor, family: Family) -> None:
         super().__init__()
-        self.guide, self.loss = guide, loss
+        self.density, self.origin, self.units = density, origin, units
+        self.log_volume = torch.linalg.slogdet(units).logabsdet
 
-    def forward(self) -> Tensor:
-        return self.loss()
+        def unknowns() -> None:  # a guide only looks at their shape and support
+            pyro.sample("z", dist.Normal(torch.zeros_like(origin), 1.0).to_event(1))
 
+        guides = {"mean_field": MeanField, "full_rank": FullRank}
+        start = {"z": torch.zeros_like(origin)}
+        self.guide: Guide = guides[family](unknowns, init=start, init_scale=INIT_SCALE)
 
-def _sizes(
-    model: Callable[..., None], args: Sequence[Tensor], start: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    r"""Return how far a site's location should move at a time, in unconstrained space.
+    def forward(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return draws of the unconstrained unknowns, and log p - log q of each.
 
-    Where a start is known this is :math:`(-\partial^2 \log p / \partial u_i^2)^{-1/2}` there: the
-    standard deviations of these posteriors span four orders of magnitude, and a step of Adam is
-    about as long as its rate. Scaling coordinates one by one does not change the family.
-    """
-    density = LogDensity(model, args)
-    sizes = torch.ones(density.size)
-    if start:
-        hessian = torch.autograd.functional.hessian(density, density.pack(start))
-        sizes = (-hessian.diagonal()).rsqrt()
-    pieces = sizes.split([site.size for site in density.sites])
-    by_site = {
-        site.name: piece.reshape(site.unconstrained_shape)
-        for site, piece in zip(density.sites, pieces, strict=True)
-    }
-    # The names of locations in a mean-field guide, and in one normal of all sites together.
-    return {f"guide.sites.{module_key(name)}.loc": size for name, size in by_site.items()} | {
-        "guide.loc": sizes
-    }
+        Gradients go through the draws, and not through the parameters inside of log q.
+        """
+        z = self.guide.draw(number)["z"]
+        fixed = {f"guide.{name}": p.detach() for name, p in self.guide.named_parameters()}
+        log_q = functional_call(_GuideDensity(self.guide), fixed, (z,))
+        u = self.origin + z @ self.units.T
+        return u, torch.vmap(self.density)(u) + self.log_volume - log_q
 
 
-def _minimise(loss: _Loss, sizes: dict[str, Tensor], num_steps: int) -> None:
-    """Run Adam on a loss that is recorded once and replayed, with coordinates in their sizes."""
-    named = dict(loss.named_parameters())
-    units = [sizes.get(name, torch.ones(())) for name in named]
-    origins = [value.detach().clone() for value in named.values()]
+class _GuideDensity(nn.Module):
+    """The log density of a guide at each of many draws."""
 
-    def gradients(shifts: list[Tensor]) -> list[Tensor]:
-        leaves = [shift.detach().requires_grad_() for shift in shifts]
-        with torch.enable_grad(), pyro.validation_enabled(False):
-            moved = [o + u * leaf for o, u, leaf in zip(origins, units, leaves, strict=True)]
-            total = functional_call(loss, dict(zip(named, moved, strict=True)), ())
-            return list(torch.autograd.grad(total, leaves))
+    def __init__(self, guide: Guide) -> None:
+        super().__init__()
+        self.guide = guide
 
-    shifts = [torch.zeros_like(origin) for origin in origins]
-    step = record(gradients, shifts, backend="replay")
-    optimiser = torch.optim.Adam(shifts, lr=FIRST_RATE)
-    decay = (LAST_RATE / FIRST_RATE) ** (1 / num_steps)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, decay)
+    def forward(self, z: Tensor) -> Tensor:
+        density: Tensor = torch.vmap(lambda one: self.guide.log_density({"z": one}))(z)
+        return density
+
+
+def _maximise(objective: Objective, max_rounds: int) -> tuple[int, bool]:
+    """Fit the guide; return the number of rounds and whether they sufficed."""
+    named = dict(objective.named_parameters())
+
+    def step(values: list[Tensor]) -> list[Tensor]:
+        leaves = [value.detach().requires_grad_() for value in values]
+        with torch.enable_grad():
+            given = dict(zip(named, leaves, strict=True))
+            elbo = functional_call(objective, given, (PARTICLES,))[1].mean()
+            return [elbo.detach(), *torch.autograd.grad(-elbo, leaves)]
+
+    values = [parameter.detach().clone() for parameter in named.values()]
+    replay = record(step, values, backend="replay")
+    optimiser = torch.optim.Adam(values, lr=RATES[0])
+    rates, before = list(RATES[1:]), (-math.inf, 0.0)
+    rounds, converged = 0, False
+    while rounds < max_rounds and not converged:
+        rounds += 1
+        elbo, error, averages = _round(replay, values, optimiser)
+        if elbo - before[0] <= max(PROGRESS, 2 * math.hypot(error, before[1])):
+            converged = not rates
+            optimiser.param_groups[0]["lr"] = rates.pop(0) if rates else RATES[-1]
+        before = elbo, error
     with torch.no_grad():
-        for _ in range(num_steps):
-            for shift, slope in zip(shifts, step(shifts), strict=True):
-                shift.grad = slope
+        for parameter, average in zip(named.values(), averages, strict=True):
+            parameter.copy_(average)
+    return rounds, converged
+
+
+def _round(
+    replay: Callable[..., Any], values: list[Tensor], optimiser: torch.optim.Optimizer
+) -> tuple[float, float, list[Tensor]]:
+    """Take the steps of a round; return mean ELBO, its standard error, and averaged parameters."""
+    sums = [torch.zeros_like(value) for value in values]
+    elbos = []
+    with torch.no_grad():
+        for _ in range(ROUND):
+            elbo, *gradients = replay(values)
+            elbos.append(float(elbo))
+            for value, gradient in zip(values, gradients, strict=True):
+                value.grad = gradient
             optimiser.step()
-            schedule.step()
-        for parameter, o, u, shift in zip(named.values(), origins, units, shifts, strict=True):
-            parameter.copy_(o + u * shift)
-
-
-def _weighted_draws(
-    model: Callable[..., None], guide: Any, args: Sequence[Tensor], number: int
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Return draws from a guide by site of the model, and their log importance weights."""
-    particles = pyro.plate("particles", number, dim=-2)
-    guide_trace = poutine.trace(particles(guide)).get_trace(*args)
-    replayed = poutine.replay(particles(model), trace=guide_trace)
-    model_trace = poutine.trace(replayed).get_trace(*args)
-    values = {
-        name: node["value"].reshape(number, -1).squeeze(-1)
-        for name, node in prune_subsample_sites(model_trace).nodes.items()
-        if node["type"] == "sample" and not node["is_observed"]
-    }
-    return values, _log_densities(model_trace) - _log_densities(guide_trace)
-
-
-def _log_densities(trace: Any) -> Tensor:
-    """Return the log density of each particle."""
-    pruned = prune_subsample_sites(trace)
-    pruned.compute_log_prob()
-    terms = [node["log_prob"] for node in pruned.nodes.values() if node["type"] == "sample"]
-    return torch.stack([term.sum(-1) for term in terms]).sum(0)
+            for total, value in zip(sums, values, strict=True):
+                total += value
+    error = float(np.std(elbos) / math.sqrt(ROUND))
+    return float(np.mean(elbos)), error, [total / ROUND for total in sums]

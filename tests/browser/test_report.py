@@ -165,6 +165,24 @@ def test_the_page_itself_does_not_scroll_sideways(visit, name, width):
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_every_row_of_figures_is_as_wide_as_the_page(visit, media):
+    seen = visit("report", viewport={"width": 1100, "height": 800})
+    seen.page.emulate_media(media=media)
+    ends = seen.page.evaluate(
+        """() => [...document.querySelectorAll("figure")].map((figure) => {
+            const right = (node) => node.getBoundingClientRect().right;
+            const page = right(figure.closest(".pictures")), left = figure.className === "half";
+            const pair = left ? [figure.previousElementSibling, figure.nextElementSibling] : [];
+            const beside = pair.filter((other) => other?.className === "half").length;
+            const filled = Math.max(...[...figure.children].map(right)) / page;
+            return left ? beside > 0 : filled > 0.7;
+        })"""
+    )
+    assert len(ends) > 8
+    assert all(ends)
+
+
 def test_scripts_in_names_did_not_run(visit):
     seen = visit("hostile")
     assert seen.messages == []

@@ -80,7 +80,7 @@ def fit(refused, method, *arguments):
         ("module:nets.py:text", ["must return a torch.nn.Module", "str"]),
         ("module:nets.py:Pair", ["must return a tensor", "tuple"]),
         ("module:nets.py:Flat", ["output shape (batch, 3)", "(2,)"]),
-        ("module:nets.py:Nothing", ["no parameter"]),
+        ("module:nets.py:Nothing", ["no slot"]),
     ],
 )
 def test_a_bad_network(refused, tmp_path, net, fragments):

@@ -75,6 +75,25 @@ def test_a_report_is_made_again_from_what_is_stored(judged, command, tmp_path):
     assert "Variational fit against" in (run / "report.html").read_text()
 
 
+def test_restarts_are_judged_and_shown(zoo_here, tmp_path):
+    steps = ("--num-steps", "40", "--num-samples", "20", "--quiet")
+    options = ("--restarts", "2", "--executor", "serial", "--out", "run")
+    assert zoo_here("fit", "mean_field", *LINEAR, *steps, *options).finished
+    run = tmp_path / "run"
+    written = (run / "findings.json").read_text()
+    assert "optimisation.restarts" in {finding.check for finding in from_json(written)}
+    (run / "report.html").unlink()
+    assert zoo_here("report", "run").finished
+    assert "Fits from different starts" in (run / "report.html").read_text()
+    assert (run / "findings.json").read_text() == written
+    assert "restarts: 2" in (run / "config.yaml").read_text()
+
+
+def test_an_executor_that_does_not_exist_is_refused_at_once(refused):
+    message = refused("fit", "mean_field", *LINEAR, "--restarts", "1", "--executor", "threads")
+    assert "unknown executor 'threads'. Accepted: serial" in message
+
+
 def test_a_fit_of_ten_steps_is_refused(zoo_here, tmp_path):
     outcome = zoo_here("fit", "mean_field", *LINEAR, "--num-steps", "10", "--out", "run")
     assert outcome.code == 3
@@ -123,7 +142,9 @@ def test_runs_side_by_side(judged, command, tmp_path):
         assert outcome.code == 0, outcome
     assert len(pd.read_csv(tmp_path / "c.csv")) == 2
     assert json.loads((tmp_path / "c.json").read_text())[0]["run"] == "run"
-    assert "<table" in (tmp_path / "c.html").read_text()
+    page = (tmp_path / "c.html").read_text()
+    assert "<table" in page
+    assert "Differences of negative log-likelihood per held-out row: run 0 ± 0; other" in page
     assert "Accepted endings" in command(tmp_path, "compare", run, "--out", "c.xls").err
 
 
@@ -155,6 +176,7 @@ def test_calibration_refuses_what_it_cannot_do(refused):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # seven minutes of one core
 def test_ranks_of_a_linear_regression_are_uniform():
     result = zoo.calibrate("mean_field", engine="nuts", num_simulations=100, progress_bar=False)
     names = [*(f"0.weight[{i}]" for i in range(3)), "0.bias[0]", "log_likelihood"]

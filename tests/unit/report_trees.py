@@ -34,11 +34,27 @@ def regression(*, mean_field=False):
     noise = xarray.DataArray(rng.lognormal(-0.7, 0.1, (1, 1000)), dims=("chain", "draw"))
     tree["posterior"]["noise"] = noise
     tree["prior"]["noise"] = noise.copy(data=np.abs(rng.standard_cauchy((1, 1000))))
+    tree["optimization"] = xarray.DataTree(
+        tree["optimization"].to_dataset().assign(started(tree)).assign_coords(restart=[0, 1, 2])
+    )
     tree.attrs["method"] = "mean_field"
     tree.attrs |= attributes()
     truth = problem.truth()
     truth.attrs["recipe"] = json.dumps({"sampler": "nutpie", "num_chains": 4, "target": 0.9})
     return tree, truth
+
+
+def started(tree):
+    """Return what is known of two restarts, the second of which diverged."""
+    mean = tree["functions"]["f"].mean(("chain", "draw")).to_numpy()
+    rows = ("restart", "point", "output")
+    return {
+        "restart_elbo": ("restart", np.array([-203.4, -203.9, np.nan])),
+        "restart_elbo_error": ("restart", np.array([0.2, 0.3, np.nan])),
+        "restart_outputs_mean": (rows, np.stack([mean, mean + 0.01, np.nan * mean])),
+        "restart_outputs_sd": (rows, np.stack([mean * 0 + 0.1, mean * 0 + 0.1, np.nan * mean])),
+        "restart_log_density": (("restart", "held_out_row"), np.full((3, 2), -0.77)),
+    }
 
 
 def attributes(config=CONFIG, **others):

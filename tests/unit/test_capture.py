@@ -10,7 +10,7 @@ import zoo
 from zoo.infer.capture import TIMED_STEPS, WORTH_STEPS, CapturedObjective, GradientStep
 from zoo.infer.objective import Objective
 from zoo.infer.svi import SVI
-from zoo.registry import Recipe, list_models
+from zoo.registry import Recipe, get, list_models
 
 
 def network(normalised=False):
@@ -20,11 +20,13 @@ def network(normalised=False):
 
 def problem(method, *, local=False, net=None, priors=None):
     torch.manual_seed(0)
-    model = zoo.create(
-        method, net or network(), likelihood="categorical", num_data=20, priors=priors
-    )
+    classifies = "classification" in get(method).tasks
+    likelihood = "categorical" if classifies else "gaussian(noise=0.5)"
+    net = net or (network() if classifies else nn.Linear(3, 1))
+    model = zoo.create(method, net, likelihood=likelihood, num_data=20, priors=priors)
     objective = Objective(model, model.guide(init_scale=0.1), local=local).train()
-    return objective, torch.randn(20, 3), torch.randint(2, (20,))
+    y = torch.randint(2, (20,))
+    return objective, torch.randn(20, 3), y if classifies else y.float()
 
 
 def fitted_parameters(method, mode, **options):

@@ -7,7 +7,14 @@ from torch import nn
 
 import zoo
 from zoo.compress import group_view
-from zoo.compress.groups import RELAXATIONS, TOLERATED_LOSS, GroupView, SlotGroups, count_weights
+from zoo.compress.groups import (
+    MAX_LISTED,
+    RELAXATIONS,
+    TOLERATED_LOSS,
+    GroupView,
+    SlotGroups,
+    count_weights,
+)
 from zoo.compress.threshold import otsu_threshold
 from zoo.nets import mlp
 
@@ -71,6 +78,16 @@ def test_pruned_unit_of_an_mlp_takes_its_incoming_weights_with_it(hidden_kept, i
         "2.weight": groups_of((1, 3), hidden_kept),
     }
     assert count_weights(model, groups, torch.zeros(1, 4)) == (18, left)
+
+
+def test_units_with_few_inputs_left_are_counted():
+    model = horseshoe(mlp([64, 100, 50, 10]))
+    kept = {"0.weight": (64, 27), "2.weight": (100, 12), "4.weight": (50, 8)}
+    groups = {
+        name: groups_of((1, total), np.arange(total) < left) for name, (total, left) in kept.items()
+    }
+    counted = count_weights(model, groups, torch.zeros(1, 64))
+    assert counted == (11_900, 27 * 12 + 12 * 8 + 8 * 10)
 
 
 def test_pruned_filters_of_a_convolution_take_what_listens_to_them_with_them():
@@ -207,3 +224,74 @@ def test_horseshoe_on_biases_as_well_can_be_pruned():
     view = group_view(model, guide, torch.zeros(1, 4))
     assert view.to_dict()["slots"]["0.bias"]["pruned"] == [0]
     assert (view.num_weights, view.weights_left) == (18, 4 * 2 + 2 * 2)
+
+
+@torch.no_grad()
+def with_scores(method, ratios):
+    """Return a model and a guide whose weights have these ratios of mean to sd, by slot."""
+    model = zoo.create(method, mlp([4, 3, 2]), likelihood="categorical", num_data=10)
+    guide = model.guide(init_scale=0.1)
+    for slot, ratio in ratios.items():
+        posterior = guide[slot][slot]
+        if method == "empirical_bayes":
+            posterior.gamma.copy_(ratio)
+        else:
+            posterior.loc.copy_(0.1 * ratio)
+    return model, guide
+
+
+#: Below this ratio of mean to sd the method's own threshold prunes a weight.
+LIMITS = {"sparse_vd": 0.2231, "empirical_bayes": 0.2231, "graves": 0.6105}
+
+
+@pytest.mark.parametrize("method", LIMITS)
+def test_single_weights_are_pruned_by_the_threshold_of_the_method(method):
+    limit = LIMITS[method]
+    first, second = torch.full((3, 4), 1.01 * limit), torch.full((2, 3), -1.01 * limit)
+    first[0, 1], first[2, 3], second[1, 2] = 0.99 * limit, -0.99 * limit, 0.0
+    model, guide = with_scores(method, {"0.weight": first, "2.weight": second})
+    view = group_view(model, guide, torch.zeros(1, 4))
+    slots = view.to_dict()["slots"]
+    assert slots["0.weight"]["pruned"] == [1, 11]
+    assert slots["2.weight"]["pruned"] == [5]
+    assert slots["0.weight"]["threshold"] == guide["0.weight"].default_threshold
+    assert (view.num_weights, view.weights_left) == (18, 18 - 3)
+    draws = {name: torch.ones(5, *slot.shape) for name, slot in model.slots.items()}
+    assert torch.equal(view.prune(draws)["0.weight"][3] == 0, first.abs() < limit)
+
+
+def test_unit_that_loses_every_outgoing_weight_takes_the_incoming_ones_with_it():
+    second = torch.full((2, 3), 5.0)
+    second[:, 1] = 0.0
+    model, guide = with_scores(
+        "sparse_vd", {"0.weight": torch.full((3, 4), 5.0), "2.weight": second}
+    )
+    view = group_view(model, guide, torch.zeros(1, 4))
+    assert (view.num_weights, view.weights_left) == (18, 18 - 2 - 4)
+
+
+def test_guide_of_normal_jeffreys_is_split_into_clusters_of_units():
+    model = zoo.create(
+        "group_normal_jeffreys", mlp([4, 3, 2]), likelihood="categorical", num_data=10
+    )
+    guide = model.guide(init_scale=0.01)
+    with torch.no_grad():
+        guide["0.weight"]["0.weight_z"].loc[2] = 1e-3
+        guide["2.weight"]["2.weight_z"].loc[0] = 1e-3
+    view = group_view(model, guide, torch.zeros(1, 4))
+    assert view.to_dict()["slots"]["0.weight"]["pruned"] == [2]
+    assert (view.num_weights, view.weights_left) == (18, 3 * 2 + 2 * 2)
+
+
+def test_very_many_groups_are_described_by_their_sorted_scores():
+    scores = np.random.default_rng(0).normal(size=50 * MAX_LISTED)
+    group = SlotGroups(scores, 0.5, torch.Size([50, MAX_LISTED]))
+    described = GroupView({"w": group}, len(scores), 1).to_dict()["slots"]["w"]
+    assert described["groups"] == len(scores)
+    assert described["kept"] == (scores <= 0.5).sum()
+    assert "pruned" not in described
+    listed = described["scores"]
+    assert len(listed) == MAX_LISTED
+    assert listed == sorted(listed)
+    np.testing.assert_allclose([listed[0], listed[-1]], [scores.min(), scores.max()], rtol=1e-5)
+    assert listed[MAX_LISTED // 2] == pytest.approx(np.median(scores), abs=0.01)

@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
+import xarray
 from scipy import signal
 
 from tests.unit.synthetic_trees import the, tree_of
 from zoo.diagnostics.optimisation import (
     change_over_window,
     optimisation_findings,
+    restart_distances,
     restart_findings,
     tolerance_in_nats,
 )
@@ -164,3 +166,60 @@ def test_chains_of_the_loss_are_restarts():
 
 def test_a_single_restart_agrees_with_nobody():
     assert restart_findings([1.0], [0.1], 10) == []
+
+
+def started(elbos, means, *, sd=2.0, draws=200):
+    """Return the tree of fits from several starts: outputs at four rows, all with one sd."""
+    means = np.asarray(means, float)[:, None, None] * np.ones((1, 4, 1))
+    rows = ("restart", "point", "output")
+    tree = tree_of(
+        {
+            "optimization": {
+                "restart_elbo": ("restart", np.asarray(elbos, float)),
+                "restart_elbo_error": ("restart", np.full(len(elbos), 0.1)),
+                "restart_outputs_mean": (rows, means),
+                "restart_outputs_sd": (rows, np.full(means.shape, sd)),
+            },
+            "functions": {"f": (("chain", "draw", *rows[1:]), np.zeros((1, draws, 4, 1)))},
+        }
+    )
+    named = tree["optimization"].to_dataset().assign_coords(restart=np.arange(len(elbos)) + 7)
+    tree["optimization"] = xarray.DataTree(named)
+    return tree
+
+
+def test_distances_of_starts_are_in_sds_without_the_noise_of_draws():
+    distances = restart_distances(started([-10.0, -10.1, np.nan], [0.0, 1.0, np.nan]))
+    # The square of half an sd, less what two means of 200 draws add to it.
+    assert distances[0] == pytest.approx(np.sqrt(0.25 - 2 / 200), rel=1e-12)
+    assert np.isnan(distances[1])
+
+
+@pytest.mark.parametrize(
+    ("elbos", "means", "levels"),
+    [
+        ([-10.0, -10.2], [0.0, 0.5], ("ok", "ok")),
+        ([-10.0, -10.2], [0.0, 2.0], ("ok", "warn")),
+        ([-10.0, -90.0], [0.0, 0.5], ("warn", "ok")),
+        ([-10.0, -10.1, np.nan], [0.0, 0.5, np.nan], ("warn", "ok")),
+    ],
+)
+def test_starts_are_judged_by_elbo_and_by_predictions(elbos, means, levels):
+    findings = optimisation_findings(started(elbos, means))
+    names = ("optimisation.restarts", "optimisation.restart_predictions")
+    assert tuple(the(findings, name).level for name in names) == levels
+
+
+@pytest.mark.parametrize(
+    ("elbos", "words"), [([-10.0, -90.0], "This one is the best"), ([-90.0, -10.0], "--start 8")]
+)
+def test_advice_names_the_best_start(elbos, words):
+    found = the(optimisation_findings(started(elbos, [0.0, 0.0])), "optimisation.restarts")
+    assert words in found.advice
+
+
+def test_rows_that_the_tree_left_out_count_for_the_tolerance():
+    losses = np.linspace(120.0, 0.0, 2000) + noise(2000, 0.3)
+    tree = curve(losses, rows=100)
+    tree.attrs["rows_left_out"] = 9900
+    assert the(optimisation_findings(tree), "optimisation.converged").level == "ok"

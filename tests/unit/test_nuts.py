@@ -83,6 +83,26 @@ def test_seed_decides_the_draws(linear_draws):
     assert not np.array_equal(other.values["w"][0], other.values["w"][1])
 
 
+def test_density_called_from_python_gives_the_same_draws(linear_draws, monkeypatch):
+    """As it is with a version of the sampler that takes no C function."""
+    monkeypatch.delattr("nutpie._lib.PyMcModel")
+    again = run(linear, (X, Y))
+    np.testing.assert_array_equal(again.values["w"], linear_draws.values["w"])
+
+
+def ridge(width):
+    """Ten unknowns, of which the sum is known to be small."""
+    z = pyro.sample("z", dist.Normal(torch.zeros(10), 1.0).to_event(1))
+    pyro.factor("sum", -0.5 * (z.sum() / width) ** 2)
+
+
+@pytest.mark.parametrize(("width", "low_rank"), [(0.01, True), (100.0, False)])
+def test_mass_matrix_learns_correlations_where_that_saves_steps(width, low_rank):
+    width = torch.tensor(width, dtype=torch.float64)
+    assert run(ridge, (width,)).recipe["low_rank"] is low_rank
+    assert run(ridge, (width,), low_rank=not low_rank).recipe["low_rank"] is not low_rank
+
+
 SCRIPT = """
 import json, sys
 sys.path[:0] = {path!r}
@@ -114,10 +134,19 @@ def school_effects(y, sd):
     pyro.sample("y", dist.Normal(theta, sd).to_event(1), obs=y)
 
 
-def test_hierarchical_model_is_whitened_and_has_the_right_posterior():
+def standardised_effects(y, sd):
+    """The same, non-centred: the right form where the data say little, and here they do."""
+    mu = pyro.sample("mu", dist.Normal(0.0, 5.0))
+    tau = pyro.sample("tau", dist.HalfCauchy(5.0))
+    theta = pyro.sample("theta", dist.Normal(torch.zeros(8), 1.0).to_event(1))
+    pyro.sample("y", dist.Normal(mu + tau * theta, sd).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize("model", [school_effects, standardised_effects])
+def test_hierarchical_model_is_whitened_and_has_the_right_posterior(model):
     y = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], dtype=torch.float64)
     sd = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0], dtype=torch.float64)
-    draws = run(school_effects, (y, sd), num_samples=1000, target_accept=0.9)
+    draws = run(model, (y, sd), num_samples=1000, target_accept=0.9)
     assert draws.recipe["reparameterised"] == ["theta"]
     assert draws.num_divergences == 0
     # theta and mu integrate out: y_i ~ N(0, sd_i^2 + tau^2 + 25), a one-dimensional integral.

@@ -24,11 +24,12 @@ from tests.unit.synthetic_trees import Regression, tree_of
 from zoo.diagnostics import Finding, diagnose
 from zoo.diagnostics.sensitivity import power_scaling_findings, power_scaling_table
 from zoo.report import render_comparison, render_report
-from zoo.report.figures.canvas import VARIABLES, panel, short
+from zoo.report.figures.canvas import VARIABLES, Picture, panel, short
 from zoo.report.figures.densities import density
 from zoo.report.figures.forest import forest_picture, parameter_rows
 from zoo.report.figures.training import _limits
-from zoo.report.tables import plain, score_table, total_table
+from zoo.report.tables import plain, restart_table, score_table, total_table
+from zoo.report.templating import _placed
 
 MAX_BYTES = 3 * 10**6
 ALL_SECTIONS = [
@@ -363,6 +364,33 @@ def test_panel_is_plain_svg_with_a_description():
     assert "$x_1^" in "".join(drawn.itertext())
 
 
+def test_fits_from_other_starts_are_listed():
+    tree, _ = regression()
+    table = restart_table(tree)
+    assert table.columns[:3] == ["start", "ELBO (nats)", "standard error"]
+    assert [row[0] for row in table.rows] == ["0 (this fit)", "1", "2"]
+    assert table.rows[1][1:4] == (-203.9, 0.3, pytest.approx(-0.77))
+    # A shift of a tenth of an sd is less than the noise of 1000 draws, which is taken off.
+    assert table.rows[1][4] == pytest.approx(np.sqrt(0.1**2 - 2 / 1000))
+    page = Page(render_report(tree))
+    assert "Fits from different starts" in page.text
+    assert "1 more did not end in a finite one" in page.text
+    assert restart_table(tree_of({})) is None
+
+
+def test_no_figure_leaves_half_of_a_wide_page_bare():
+    one, two, three = (Picture(["svg"] * n, "") for n in (1, 2, 3))
+    cases = [
+        ([one], ["beside"]),
+        ([one, one], ["half", "half"]),
+        ([one, one, one], ["half", "half", "beside"]),
+        ([one, two, one], ["beside", "below", "beside"]),
+        ([three, one, two], ["beside", "beside", "below"]),
+    ]
+    for pictures, places in cases:
+        assert [place for _, place in _placed(pictures)] == places
+
+
 def test_comparison():
     names = ["runs/1", HOSTILE, DOLLARS]
     table = pd.DataFrame(
@@ -379,6 +407,7 @@ def test_comparison():
     (label,) = page.labels
     assert f"{HOSTILE} 0.1 ± 0.05" in label
     assert DOLLARS not in label
+    assert f"Not comparable, and not shown: {DOLLARS}." in page.text
     assert Page(render_comparison(table)).labels == []
 
 

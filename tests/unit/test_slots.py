@@ -106,7 +106,7 @@ def test_pattern_without_a_slot_and_no_pattern_at_all_are_refused(net):
 
 
 def test_slot_of_the_likelihood_answers_to_its_full_name_only():
-    noise = Slot("noise", torch.ones(()), "likelihood", positive=True)
+    noise = Slot("noise", torch.ones(()), "likelihood", positive=True, by_name=True)
     assert noise.matches("noise")
     assert not any(noise.matches(pattern) for pattern in ("*", "nois?", "noise*", "[n]oise"))
 

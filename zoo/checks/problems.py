@@ -35,11 +35,11 @@ def small_data(task: str, rows: int = ROWS, seed: int = 0) -> tuple[Tensor, Tens
 def small_model(
     entry: Entry, task: str | None = None, *, priors: Mapping[str, str] | None = None
 ) -> BNN:
-    """Return the method on a network with four hidden units, in float64."""
+    """Return the method on a network with four hidden units, or none, in float64."""
     task = task or entry.tasks[0]
     likelihood = parse_likelihood(default_likelihood(task))
     outputs = likelihood.num_outputs(3 if task == "classification" else None)
-    net = mlp([3, 4, outputs]).double()
+    net = mlp([3, outputs] if entry.linear else [3, 4, outputs]).double()
     return create(entry.name, net, likelihood=likelihood.double(), num_data=ROWS, priors=priors)
 
 
@@ -74,7 +74,7 @@ def net_text(entry: Entry) -> str:
     """Return the text of the small network for the first task of a method."""
     likelihood = parse_likelihood(default_likelihood(entry.tasks[0]))
     outputs = likelihood.num_outputs(3 if entry.tasks[0] == "classification" else None)
-    return f"mlp:3-4-{outputs}"
+    return f"mlp:3-{outputs}" if entry.linear else f"mlp:3-4-{outputs}"
 
 
 def tiny_fit(entry: Entry, dataset: Dataset, **options: object) -> Fit:

@@ -24,6 +24,8 @@ SWAPS = (
     "Horseshoe(scale=0.1)",
     "NormalJeffreys()",
     "LogUniform()",
+    "EmpiricalBayes()",
+    "Graves()",
 )
 
 
@@ -50,9 +52,9 @@ def site_names(entry: Entry) -> str:
     for name in names:
         clash = [other for other in names if other.startswith(name + ".")]
         assert not clash, f"site {name!r} is a dotted prefix of {clash[0]!r}"
-    parameters = dict(model.net.named_parameters())
-    unknown = [slot for slot in model.slots if slot not in parameters and slot != "noise"]
-    assert not unknown, f"slots {unknown} are not parameters of the network"
+    tensors = dict(model.net.named_parameters()) | dict(model.net.named_buffers())
+    unknown = [slot for slot in model.slots if slot not in tensors and slot != "noise"]
+    assert not unknown, f"slots {unknown} are not tensors of the network"
     return f"{len(names)} sites"
 
 
@@ -124,10 +126,12 @@ def follows_dtype_and_device(entry: Entry) -> str:
             model, guide = model.to(device, dtype), guide.to(device, dtype)
             x, y = (v.to(device) for v in small_data(entry.tasks[0]))
             y = y.to(dtype) if y.is_floating_point() else y
-            loss = Objective(model, guide)(x.to(dtype), y)
+            objective = Objective(model, guide)
+            loss = objective(x.to(dtype), y)
             loss.backward()
             draws = draw_posterior(model, guide, 2, seed=0)
-            tensors = [loss, *(p.grad for p in guide.parameters()), *draws.slots.values()]
+            trained = [p for p in objective.parameters() if p.requires_grad]
+            tensors = [loss, *(p.grad for p in trained), *draws.slots.values()]
             for tensor in tensors:
                 assert tensor is not None
                 assert tensor.dtype == dtype, f"{tensor.dtype} appears in a {dtype} model"

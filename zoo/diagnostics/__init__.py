@@ -23,6 +23,7 @@ from zoo.diagnostics.held_out import held_out_findings, reliability_curve
 from zoo.diagnostics.leave_one_out import loo_findings
 from zoo.diagnostics.optimisation import optimisation_findings, restart_findings
 from zoo.diagnostics.predictive import predictive_findings
+from zoo.diagnostics.quantization import quantization_findings
 from zoo.diagnostics.reading import identified
 from zoo.diagnostics.sampling import sampling_findings
 from zoo.diagnostics.sbc import sbc_findings
@@ -41,6 +42,7 @@ __all__ = [
     "loo_findings",
     "optimisation_findings",
     "predictive_findings",
+    "quantization_findings",
     "refused_truth",
     "reliability_curve",
     "restart_findings",
@@ -88,5 +90,6 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
         *predictive_findings(tree),
         *loo_findings(tree),
         *held_out_findings(tree),
+        *quantization_findings(tree),
         *sensitivity_findings(tree),
     ]

@@ -17,17 +17,20 @@ the best fit. Restarts and the distance to the truth look at that.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import xarray
 from scipy import stats
 
 from zoo.diagnostics.finding import Finding, Level, format_number
-from zoo.diagnostics.reading import Array, row_count, variable
+from zoo.diagnostics.reading import Array, training_rows, variable
+from zoo.diagnostics.truth_distance import SHIFT_WARN
 
 SLOPE_SOURCE = "Kucukelbir et al. (2017); slope by Sen (1968)"
 GRADIENT_SOURCE = "Pascanu, Mikolov and Bengio (2013)"
 RESTART_SOURCE = "Dhaka et al. (2020)"
+PREDICTION_SOURCE = "Yao, Vehtari and Gelman (2022); threshold from interval coverage"
 
 #: The part of the steps that is judged.
 WINDOW = 0.25
@@ -58,12 +61,13 @@ def tolerance_in_nats(rows: int) -> float:
 def optimisation_findings(tree: xarray.DataTree) -> list[Finding]:
     """Judge the group ``optimization``: finite losses, convergence, gradients, restarts."""
     losses = _curve(tree, "loss")
+    tolerance = tolerance_in_nats(training_rows(tree))
     findings = []
     if losses is not None:
-        tolerance = tolerance_in_nats(row_count(tree))
         findings.append(_finite_losses(losses))
         findings += [_convergence(losses, tolerance)]
         findings += _restarts_of(losses, tolerance)
+    findings += _stored_restarts(tree, tolerance)
     norms = _curve(tree, "gradient_norm")
     if norms is not None:
         findings.append(_gradient_norms(norms))
@@ -208,6 +212,74 @@ def _restarts_of(losses: Array, tolerance: float) -> list[Finding]:
     return _restarts(-ends.mean(1), errors, tolerance)
 
 
+def _stored_restarts(tree: xarray.DataTree, tolerance: float) -> list[Finding]:
+    """Judge fits from several starts, the first of which is the fit itself."""
+    elbos = variable(tree, "optimization", "restart_elbo")
+    errors = variable(tree, "optimization", "restart_elbo_error")
+    if elbos is None or errors is None:
+        return []
+    found = elbos.to_numpy().astype(np.float64)
+    findings = _restarts(found, errors.to_numpy().astype(np.float64), tolerance)
+    if findings and findings[0].level != "ok" and "restart" in elbos.coords:
+        best = int(elbos["restart"].to_numpy()[np.nanargmax(found)])
+        own = int(elbos["restart"].to_numpy()[0])
+        advice = (
+            "This one is the best of them; take more restarts, or train longer."
+            if best == own
+            else f"Take the best one instead (--start {best}), and more restarts around it."
+        )
+        findings = [replace(findings[0], advice=advice)]
+    return findings + _restart_predictions(tree)
+
+
+def restart_distances(tree: xarray.DataTree) -> Array | None:
+    r"""Return how far the outputs of other starts are from those of the fit, in posterior sds.
+
+    For each start the root mean square over rows and outputs of
+    :math:`(m_k - m_0) / \sqrt{(s_0^2 + s_k^2) / 2}`, with the part that :math:`S` draws
+    contribute to its square, :math:`2 / S`, taken off. Starts that diverged have NaN.
+    """
+    means = variable(tree, "optimization", "restart_outputs_mean")
+    sds = variable(tree, "optimization", "restart_outputs_sd")
+    outputs = variable(tree, "functions", "f")
+    if means is None or sds is None or outputs is None or len(means) < 2:
+        return None
+    draws = outputs.sizes.get("chain", 1) * outputs.sizes["draw"]
+    m, s = (array.to_numpy().reshape(len(means), -1).astype(np.float64) for array in (means, sds))
+    pooled = (s[:1] ** 2 + s[1:] ** 2) / 2
+    moving = (pooled > 0).any(0)  # an output that never varies has no scale
+    if not moving.any():
+        return None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        squares = (m[1:, moving] - m[:1, moving]) ** 2 / pooled[:, moving]
+        distances: Array = np.sqrt(np.maximum(squares.mean(1) - 2 / draws, 0.0))
+    return distances
+
+
+def _restart_predictions(tree: xarray.DataTree) -> list[Finding]:
+    distances = restart_distances(tree)
+    if distances is None or not np.isfinite(distances).any():
+        return []
+    largest = float(np.nanmax(distances))
+    agree = largest <= SHIFT_WARN
+    return [
+        Finding(
+            "optimisation.restart_predictions",
+            "ok" if agree else "warn",
+            largest,
+            SHIFT_WARN,
+            f"The network's outputs after {np.isfinite(distances).sum()} restarts are up to "
+            f"{format_number(largest)} posterior sds from those of this fit (root mean square over "
+            "rows).",
+            ""
+            if agree
+            else "The posterior has several modes, and this guide shows one: its uncertainty "
+            "leaves out the spread over restarts.",
+            PREDICTION_SOURCE,
+        )
+    ]
+
+
 def _restarts(elbos: Array, errors: Array, tolerance: float) -> list[Finding]:
     finite = np.isfinite(elbos) & np.isfinite(errors)
     if finite.sum() < 2:
@@ -225,9 +297,9 @@ def _restarts(elbos: Array, errors: Array, tolerance: float) -> list[Finding]:
             "ok" if agree else "warn",
             spread,
             tolerance,
-            f"The ELBOs of {len(elbos)} restarts differ by up to {format_number(spread)} ± "
-            f"{format_number(error)} nats (a difference of {format_number(tolerance)} "
-            f"matters){diverged}.",
+            f"The ELBOs of {len(elbos)} fits from different starts differ by up to "
+            f"{format_number(spread)} ± {format_number(error)} nats (a difference of "
+            f"{format_number(tolerance)} matters){diverged}.",
             "" if agree else "Keep the restart with the highest ELBO, and take more of them.",
             RESTART_SOURCE,
         )

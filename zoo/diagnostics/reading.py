@@ -70,7 +70,7 @@ def labels(array: xarray.DataArray) -> list[str]:
 
 
 def row_count(tree: xarray.DataTree) -> int:
-    """Return the number of training rows, 0 where the tree does not say."""
+    """Return the number of training rows in the tree, 0 where it does not say."""
     for group in ("observed_data", "log_likelihood"):
         array = variable(tree, group, "y")
         if array is not None:
@@ -78,6 +78,11 @@ def row_count(tree: xarray.DataTree) -> int:
                 np.prod([size for dim, size in array.sizes.items() if dim not in ("chain", "draw")])
             )
     return 0
+
+
+def training_rows(tree: xarray.DataTree) -> int:
+    """Return the number of rows the fit saw: those in the tree, and those left out of it."""
+    return row_count(tree) + int(tree.attrs.get("rows_left_out", 0))
 
 
 def identified(tree: xarray.DataTree) -> list[str]:

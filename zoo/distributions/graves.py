@@ -1,7 +1,8 @@
 """Closed forms of Graves' greedy prior: the best shared normal, and the relevance of a weight."""
 
-import torch
 from torch import Tensor
+
+from guides.graves import graves_relevance
 
 __all__ = ["graves_prior", "graves_relevance"]
 
@@ -25,20 +26,3 @@ def graves_prior(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """
     mean = loc.mean()
     return mean, (scale.square() + (loc - mean).square()).mean()
-
-
-def graves_relevance(loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Density of the guide at zero relative to its peak; weights are pruned above a threshold.
-
-    .. math:: λ_i = q(0)/q(μ_i) = \exp(-μ_i²/(2σ_i²))
-
-    Parameters
-    ----------
-    loc, scale
-        Means μ and standard deviations σ of a normal guide.
-
-    References
-    ----------
-    Graves (2011), *Practical Variational Inference for Neural Networks*.
-    """
-    return torch.exp(-0.5 * (loc / scale).square())

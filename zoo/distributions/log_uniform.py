@@ -10,12 +10,14 @@ from torch import Tensor
 from torch.distributions import Normal, constraints
 from torch.distributions.kl import register_kl
 
+from guides.elementwise import EPSILON
+from guides.log_scale_normal import LogScaleNormal
+
 __all__ = ["LogUniform", "dawson", "kl_log_uniform"]
 
 # Fit of Molchanov et al. (2017): largest error 0.0094 nats for log α in [-10, 10].
 _K1, _K2, _K3 = 0.63576, 1.87320, 1.48695
 _LOG_ALPHA_LIMIT = 10.0
-_EPSILON = 1e-16
 
 # Above this u the asymptotic series with 16 terms is exact to rounding, below it 40 nodes are.
 _CROSSOVER = 50.0
@@ -159,8 +161,7 @@ def kl_log_uniform(loc: Tensor, scale: Tensor, *, method: str = "approximate") -
     Molchanov, Ashukha & Vetrov (2017), *Variational Dropout Sparsifies Deep Neural Networks*.
     """
     if method == "approximate":
-        log_alpha = 2 * scale.log() - (loc * loc + _EPSILON).log()
-        return molchanov(log_alpha.clamp(-_LOG_ALPHA_LIMIT, _LOG_ALPHA_LIMIT))
+        return _approximate(loc, scale.log())
     if method == "exact":
         x = loc.double() / (math.sqrt(2) * scale.double())
         exact = cast(Tensor, _ExactDivergence.apply(x))
@@ -171,9 +172,16 @@ def kl_log_uniform(loc: Tensor, scale: Tensor, *, method: str = "approximate") -
     )
 
 
+def _approximate(loc: Tensor, log_scale: Tensor) -> Tensor:
+    log_alpha = 2 * log_scale - (loc * loc + EPSILON).log()
+    return molchanov(log_alpha.clamp(-_LOG_ALPHA_LIMIT, _LOG_ALPHA_LIMIT))
+
+
 def _kl_normal_log_uniform(p: Normal, q: LogUniform) -> Tensor:
     shape = np.broadcast_shapes(p.batch_shape, q.batch_shape)
-    return kl_log_uniform(p.loc, p.scale).expand(shape)
+    # A guide that knows the logarithm of its scale spares taking it.
+    log_scale = p.log_scale if isinstance(p, LogScaleNormal) else p.scale.log()
+    return _approximate(p.loc, log_scale).expand(shape)
 
 
 _register: Any = register_kl

@@ -120,16 +120,18 @@ class Quantizing(TorchDistribution):
 
 def _kl_normal_quantizing(p: Normal, q: Quantizing) -> Tensor:
     stretch = q.gap / _REFERENCE_GAP
-    codebook, tau = q.codebook / stretch, q.tau / stretch
-    offset = (p.loc / stretch).unsqueeze(-1) - codebook
-    log_scale = (p.scale / stretch).log().unsqueeze(-1)
-    divergence = molchanov(2 * log_scale - (offset * offset + _EPSILON).log())
-    divergence = divergence - (q.log_weights + math.log(codebook.shape[0]))
+    # Code words in front: long runs of numbers are what a processor is fast at.
+    words = (-1,) + (1,) * p.loc.dim()
+    codebook, tau = (q.codebook / stretch).reshape(words), q.tau / stretch
+    offset = p.loc / stretch - codebook
+    log_variance = 2 * (p.scale / stretch).log()
+    divergence = molchanov(log_variance - (offset * offset + _EPSILON).log())
+    divergence = divergence - (q.log_weights + math.log(len(q.codebook))).reshape(words)
     spike = (codebook != 0).to(offset.dtype)
     window = spike * torch.exp(-0.5 * (offset / tau).square())
-    rest = (1 - window.sum(-1, keepdim=True)) * (1 - spike)
+    rest = (1 - window.sum(0)) * (1 - spike)
     shape = np.broadcast_shapes(p.batch_shape, q.batch_shape)
-    return ((window + rest) * divergence).sum(-1).expand(shape)
+    return ((window + rest) * divergence).sum(0).expand(shape)
 
 
 _register: Any = register_kl

@@ -1,5 +1,8 @@
 """Mini-batches on the device, without making it wait."""
 
+import itertools
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -47,6 +50,13 @@ class Batches:
     def rows(self, step: int) -> Tensor:
         """Return which rows the batch of a step has, on the device of the rows."""
         return batch_rows(len(self.x), self.batch_size, step, self.seed, self.x.device)
+
+    def full(self) -> Iterator[Tensor]:
+        """Yield the inputs of one batch after the other without end, leaving out smaller ones."""
+        for step in itertools.count():
+            x, _ = self[step]
+            if len(x) == min(self.batch_size, len(self.x)):
+                yield x
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
         if self._stream is None:

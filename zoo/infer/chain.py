@@ -4,40 +4,35 @@ A task holds the density as a recorded graph, so that a worker needs neither Pyr
 the numbers that decide the draws: where it is run makes no difference to them.
 """
 
-import importlib
+import contextlib
+import ctypes
 import math
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from zoo.errors import ZooError
+from zoo.infer.native import Native, Program
 from zoo.infer.rng import seeded
+from zoo.infer.tasks import Report
 
 Array = NDArray[np.float64]
 Engine = Literal["nutpie", "pyro"]
 Backend = Literal["inductor", "replay"]
 #: A function of one point that returns the log density and its gradient.
 ValueAndGradient = Callable[[Array], tuple[float, Array]]
-#: Told the number of draws made so far, those of the warm-up among them.
-Report = Callable[[int], None]
 
 #: Half-width of the uniform jitter of initial points, and how often one is tried.
 JITTER = 1.0
 MAX_TRIES = 100
-#: Seconds between two notes of a chain's progress.
-NOTE_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -62,39 +57,25 @@ class Compiled:
     key: str
 
     def function(self) -> ValueAndGradient:
-        """Return the function; compiled once per process."""
-        found = _FUNCTIONS.get((self.key, self.backend))
+        """Return the function, for one chain at a time; compiled once per process."""
+        if self.backend == "replay":
+            return self._replay
+        found = _PROGRAMS.get(self.key)
         if found is None:
-            found = _FUNCTIONS[self.key, self.backend] = self._compile()
-            while len(_FUNCTIONS) > MAX_FUNCTIONS:
-                del _FUNCTIONS[next(iter(_FUNCTIONS))]
-        return found
+            found = _PROGRAMS[self.key] = Program(self.graph, self.size)
+            while len(_PROGRAMS) > MAX_PROGRAMS:
+                del _PROGRAMS[next(iter(_PROGRAMS))]
+        return found.function()
 
-    def _compile(self) -> ValueAndGradient:
-        run: Callable[[Tensor], Any] = self.graph
-        example = torch.full((self.size,), 0.1, dtype=torch.float64)
-        if self.backend == "inductor":
-            inductor = importlib.import_module("torch._inductor")
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")  # torch's own, about deprecated parts of itself
-                # Inductor keeps what it made on disk, for the workers and for later runs, but
-                # only of a graph that comes with an environment of shapes.
-                shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
-                with tracing(TracingContext(shapes)):
-                    run = inductor.compile(self.graph, [example])
-
-        def value_and_gradient(flat: Array) -> tuple[float, Array]:
-            with torch.no_grad():
-                value, slope = run(torch.from_numpy(flat))
-            return value.item(), slope.detach().numpy()
-
-        value_and_gradient(example.numpy())
-        return value_and_gradient
+    def _replay(self, flat: Array) -> tuple[float, Array]:
+        with torch.no_grad():
+            value, slope = self.graph(torch.from_numpy(flat))
+        return value.item(), slope.detach().numpy()
 
 
-#: Compiled functions of this process; each holds its data, so only a few are kept.
-_FUNCTIONS: dict[tuple[str, str], ValueAndGradient] = {}
-MAX_FUNCTIONS = 4
+#: Compiled densities of this process; each holds its data, so only a few are kept.
+_PROGRAMS: dict[str, Program] = {}
+MAX_PROGRAMS = 4
 
 
 @dataclass(frozen=True)
@@ -105,28 +86,6 @@ class Chain:
     stats: dict[str, NDArray[Any]]
     warmup_seconds: float
     sampling_seconds: float
-
-
-class ProgressNote:
-    """Keeps the number of draws in a small file, for another process to read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._written = 0.0
-
-    def __call__(self, done: int) -> None:
-        """Write the number, if the last one is old."""
-        now = time.monotonic()
-        if now - self._written > NOTE_SECONDS and self.path.parent.is_dir():
-            self._written = now
-            self.path.write_text(str(done))
-
-    def read(self) -> int:
-        """Return the last number written."""
-        try:
-            return int(self.path.read_text() or 0)
-        except FileNotFoundError:
-            return 0
 
 
 def run_chain(
@@ -223,34 +182,11 @@ _STATISTICS = {
 def _run_nutpie(
     function: ValueAndGradient, start: Array, seed: int, settings: Settings, report: Report
 ) -> Chain:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of packages that it imports
-        import nutpie
-        from nutpie.compiled_pyfunc import from_pyfunc
-
     clock = _Clock(settings, report)
-
-    def density(flat: Array) -> tuple[float, Array]:
-        value, slope = function(np.array(flat))
-        if not (math.isfinite(value) and np.isfinite(slope).all()):
-            raise _NotFiniteError("the density is not finite")
-        return value, slope
-
-    def expand(flat: Array) -> dict[str, Array]:
-        clock.tick()
-        return {"flat": np.array(flat)}
-
-    model = from_pyfunc(
-        len(start),
-        lambda: density,
-        lambda seed1, seed2, chain: expand,
-        [np.dtype("float64")],
-        [(len(start),)],
-        ["flat"],
-        make_initial_point_fn=lambda seed: start,
-    )
-    sampler = nutpie.sample(
-        model,
+    sampler = _begin_nutpie(
+        function,
+        start,
+        clock,
         draws=settings.num_samples,
         tune=settings.num_warmup,
         chains=1,
@@ -274,6 +210,91 @@ def _run_nutpie(
         {ours: np.asarray(stats[theirs].values[0]) for theirs, ours in _STATISTICS.items()},
         *clock.seconds(),
     )
+
+
+def _begin_nutpie(function: ValueAndGradient, start: Array, clock: _Clock, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that it imports
+        import nutpie
+    if isinstance(function, Native):
+        # A version whose inner parts are others can still call Python.
+        with contextlib.suppress(AttributeError, TypeError):
+            return nutpie.sample(_native_model(function, start, clock), **options)
+    return nutpie.sample(_python_model(function, start, clock), **options)
+
+
+def _python_model(function: ValueAndGradient, start: Array, clock: _Clock) -> Any:
+    """Return nutpie's model of a density that is called in Python."""
+    from nutpie.compiled_pyfunc import from_pyfunc
+
+    def density(flat: Array) -> tuple[float, Array]:
+        value, slope = function(np.array(flat))
+        if not (math.isfinite(value) and np.isfinite(slope).all()):
+            raise _NotFiniteError("the density is not finite")
+        return value, slope
+
+    def expand(flat: Array) -> dict[str, Array]:
+        clock.tick()
+        return {"flat": np.array(flat)}
+
+    return from_pyfunc(
+        len(start),
+        lambda: density,
+        lambda seed1, seed2, chain: expand,
+        [np.dtype("float64")],
+        [(len(start),)],
+        ["flat"],
+        make_initial_point_fn=lambda seed: start,
+    )
+
+
+#: nutpie's signature of what turns a point into what is stored of it.
+_EXPAND = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_size_t,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+
+
+def _native_model(function: Native, start: Array, clock: _Clock) -> Any:
+    """Return nutpie's model of a density that is a C function."""
+    from nutpie import _lib
+    from nutpie.sample import CompiledModel
+
+    size = len(start)
+
+    def expand(size: int, num_stored: int, point: int, stored: int, memory: int) -> int:
+        clock.tick()
+        ctypes.memmove(stored, point, size * start.itemsize)
+        return 0
+
+    expand_function = _EXPAND(expand)
+
+    class Model(CompiledModel):  # type: ignore[misc]  # nutpie has no types
+        n_dim = size
+        shapes: ClassVar = {"flat": (size,)}
+        coords: ClassVar[dict[str, Any]] = {}
+
+        def _make_sampler(self, settings: Any, init_mean: Any, cores: int, *rest: Any) -> Any:
+            lengths: dict[str, int] = {}  # to which the dimension of the variable is added
+            variables = _lib.PyVariable.new_variables(["flat"], ["float64"], [(size,)], lengths, {})
+            address = ctypes.cast(expand_function, ctypes.c_void_p).value
+            model = _lib.PyMcModel(
+                _lib.LogpFunc(function.address, function.memory, function),
+                _lib.ExpandFunc(size, size, address, 0, expand_function),
+                variables,
+                size,
+                lengths,
+                {},
+                lambda seed: start,
+                None,
+            )
+            return _lib.PySampler.from_pymc(settings, cores, model, *rest)
+
+    return Model(dims={})
 
 
 def _run_pyro(

@@ -6,15 +6,16 @@ vector and a bijection :math:`z_i = T_i(u_i)` onto its support, and the density 
 
 .. math:: \log p(u) = \log p(y, T(u)) + \sum_i \log |\det T_i'(u_i)|
 
-The bijection is Pyro's `biject_to`, except for normal sites whose location or scale is itself
-random, which may be whitened (see `site_transform`). Sites are transformed in the order of the
-program, so a bijection may depend on the sites before it.
+The bijection is Pyro's `biject_to`, except for hierarchical normal sites, which may be whitened
+(see `zoo.infer.whitening`). Sites are transformed in the order of the program, so a bijection may
+depend on the sites before it.
 
 Value and gradient are recorded once with `make_fx`, without Pyro, and compiled.
 """
 
 import contextlib
 import copy
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import AffineTransform, Independent, Normal, biject_to
+from torch.distributions import biject_to
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -39,51 +40,12 @@ from torch.utils import _pytree as pytree
 from zoo.errors import ZooError
 from zoo.infer.capture import CANNOT, cause_of
 from zoo.infer.rng import seeded
+from zoo.infer.whitening import Factor, Hint, find_factors, normal_base, regress, site_transform
 
 Array = NDArray[np.float64]
 
 #: Draws that are transformed at a time.
 _CHUNK = 1024
-
-
-@dataclass(frozen=True)
-class Hint:
-    r"""What the rest of a model says about a normal site, as a normal :math:`N(m, \lambda^{-1})`.
-
-    A precision of zero says nothing.
-    """
-
-    centre: Tensor
-    precision: Tensor
-
-
-def site_transform(distribution: Any, hint: Hint | None = None) -> Transform:
-    r"""Return the bijection from real space onto the support of a site.
-
-    With a hint :math:`(m, \lambda)`, a site :math:`z \sim N(\mu, s^2)` is written as
-
-    .. math::
-        z = \mu + \frac{w}{1 + w} (m - \mu) + \frac{s}{\sqrt{1 + w}}\, u,
-        \qquad w = \lambda s^2,
-
-    so that :math:`u` is a standard normal under :math:`N(z; \mu, s^2) N(z; m, \lambda^{-1})`. Where
-    the prior is narrow this is the non-centred parameterisation, where the data are informative
-    the centred one (Papaspiliopoulos, Roberts and Sköld 2007), with all that is between, for each
-    element and each value of :math:`s`.
-    """
-    normal = _normal_base(distribution)
-    if hint is None or normal is None:
-        bijection: Transform = biject_to(distribution.support)
-        return bijection
-    weight = hint.precision * normal.scale**2
-    centre = normal.loc + (hint.centre - normal.loc) * weight / (1 + weight)
-    return AffineTransform(centre, normal.scale / torch.sqrt(1 + weight))
-
-
-def _normal_base(distribution: Any) -> Normal | None:
-    while isinstance(distribution, Independent):
-        distribution = distribution.base_dist
-    return distribution if isinstance(distribution, Normal) else None
 
 
 @dataclass(frozen=True)
@@ -101,12 +63,16 @@ class Site:
         return math.prod(self.unconstrained_shape)
 
 
+#: Chooses the bijection of a site, given the values of the sites before it.
+_Choice = Callable[[Mapping[str, Any], Mapping[str, Tensor]], Transform]
+
+
 class _FromFlat(Messenger):
     """Gives latent sites the values that a flat vector stands for, and adds up the Jacobians."""
 
-    def __init__(self, sites: Sequence[Site], flat: Tensor, hints: Mapping[str, Hint]) -> None:
+    def __init__(self, sites: Sequence[Site], flat: Tensor, choose: _Choice) -> None:
         super().__init__()
-        self.hints = hints
+        self.choose = choose
         pieces = flat.split([site.size for site in sites])
         self.pieces = {
             site.name: piece.reshape(site.unconstrained_shape)
@@ -119,7 +85,7 @@ class _FromFlat(Messenger):
         piece = self.pieces.get(msg["name"])
         if piece is None:
             return
-        transform = site_transform(msg["fn"], self.hints.get(msg["name"]))
+        transform = self.choose(msg, self.values)
         value = transform(piece)
         jacobian = transform.log_abs_det_jacobian(piece, value)
         self.log_jacobian = self.log_jacobian + jacobian.sum()
@@ -130,15 +96,15 @@ class _FromFlat(Messenger):
 class _ToFlat(Messenger):
     """Gives latent sites their values, and notes the unconstrained ones."""
 
-    def __init__(self, values: Mapping[str, Tensor], hints: Mapping[str, Hint]) -> None:
+    def __init__(self, values: Mapping[str, Tensor], choose: _Choice) -> None:
         super().__init__()
-        self.values, self.hints = values, hints
+        self.values, self.choose = values, choose
         self.pieces: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if msg["name"] in self.values:
             value = self.values[msg["name"]]
-            transform = site_transform(msg["fn"], self.hints.get(msg["name"]))
+            transform = self.choose(msg, self.values)
             self.pieces[msg["name"]] = transform.inv(value).reshape(-1)
             msg["value"], msg["done"] = value, True
 
@@ -155,8 +121,6 @@ class LogDensity:
         Any Pyro model.
     args, kwargs
         What it is called with, the observations among them.
-    hints
-        For normal sites, what the rest of the model says about them; such sites are whitened.
 
     Raises
     ------
@@ -170,15 +134,13 @@ class LogDensity:
         model: Callable[..., Any],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        *,
-        hints: Mapping[str, Hint] | None = None,
     ) -> None:
         if isinstance(model, nn.Module):
             model = copy.deepcopy(model).double().eval().requires_grad_(False)
         self.model = model
         self.args: tuple[Any, ...] = pytree.tree_map(_double, tuple(args))
         self.kwargs: dict[str, Any] = pytree.tree_map(_double, dict(kwargs or {}))
-        self.hints = dict(hints or {})
+        self._whitened: dict[str, tuple[Hint, Factor | None]] = {}
         with self._running(), InitMessenger(_first_value):
             trace = poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
         #: The sites of the first run; what a hash of the model is made of.
@@ -237,7 +199,7 @@ class LogDensity:
                 raise ZooError(
                     f"site {name!r} has shape {self.shapes[name]}. Got {tuple(value.shape)}."
                 )
-        handler = _ToFlat(tensors, self.hints)
+        handler = _ToFlat(tensors, self._transform)
         with torch.no_grad(), self._running(), handler:
             self.model(*self.args, **self.kwargs)
         return torch.cat([handler.pieces[site.name] for site in self.sites])
@@ -268,37 +230,74 @@ class LogDensity:
                 return {s.name: torch.stack([v[s.name] for v in singles]) for s in self.sites}
 
     def with_hints(self, hints: Mapping[str, Hint]) -> "LogDensity":
-        """Return the same density in other coordinates."""
+        """Return the same density in other coordinates.
+
+        Parameters
+        ----------
+        hints
+            What the rest of the model says about normal sites; these are whitened, others not.
+        """
+        factors = self._forms[1] if hints else {}
         other = copy.copy(self)
-        other.hints = dict(hints)
+        other._whitened = {name: (hint, factors.get(name)) for name, hint in hints.items()}
         return other
 
-    def random_normals(self) -> tuple[str, ...]:
-        """Return the normal sites whose location or scale depends on other latent sites."""
-        rng = np.random.default_rng(0)
-        traces = [self._trace_at(rng.uniform(-1, 1, self.size)) for _ in range(2)]
+    def hierarchical_normals(self) -> tuple[str, ...]:
+        """Return the normal sites whose spread depends on other latent sites, in either form.
 
-        def moves(name: str) -> bool:
-            normals = [_normal_base(trace.nodes[name]["fn"]) for trace in traces]
-            first, second = normals
+        Those whose location or scale does, and those that the model multiplies by what does.
+        """
+        moving, factors = self._forms
+        return tuple(s.name for s in self.sites if s.name in moving or s.name in factors)
+
+    @functools.cached_property
+    def _forms(self) -> tuple[set[str], dict[str, Factor]]:
+        """Centred hierarchical sites, and the factors of non-centred ones."""
+        plain, rng = self.with_hints({}), np.random.default_rng(0)
+        traces = [plain._trace_at(rng.uniform(-1, 1, self.size)) for _ in range(2)]
+        moving, fixed = set(), []
+        for site in self.sites:
+            first, second = (normal_base(trace.nodes[site.name]["fn"]) for trace in traces)
             if first is None or second is None:
-                return False
-            return not (
-                torch.equal(first.loc, second.loc) and torch.equal(first.scale, second.scale)
-            )
+                continue
+            if torch.equal(first.loc, second.loc) and torch.equal(first.scale, second.scale):
+                fixed.append(site.name)
+            else:
+                moving.add(site.name)
+        return moving, self._find_factors(fixed, traces[0])
 
-        return tuple(site.name for site in self.sites if moves(site.name))
+    def _find_factors(self, fixed: Sequence[str], example: Any) -> dict[str, Factor]:
+        names = [site.name for site in self.sites]
+
+        def rest(*values: Tensor) -> Tensor:
+            trace = self._trace_of(dict(zip(names, values, strict=True)))
+            with self._running():
+                trace.compute_log_prob()
+            sites = ((name, trace.nodes[name]) for name in trace.nodes if name not in fixed)
+            return torch.stack(
+                [node["log_prob_sum"] for _, node in sites if node["type"] == "sample"]
+            ).sum()
+
+        try:
+            graph = _record(rest, *(example.nodes[name]["value"] for name in names))
+        except CANNOT:
+            return {}
+        return find_factors(graph, names, fixed)
+
+    def _trace_of(self, values: Mapping[str, Tensor]) -> Any:
+        with self._running():
+            conditioned = poutine.condition(self.model, data=dict(values))
+            return poutine.trace(conditioned).get_trace(*self.args, **self.kwargs)
 
     def _trace_at(self, flat: Array) -> Any:
         with torch.no_grad(), self._running(), self._handler(torch.from_numpy(flat)):
             return poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
 
     def estimate_hints(self, draws: Array, names: Sequence[str]) -> dict[str, Hint]:
-        r"""Estimate from draws what the rest of the model says about normal sites.
+        """Estimate from draws what the rest of the model says about normal sites.
 
-        With :math:`g` the gradient of the log joint in a site's value without the site's own prior,
-        the regression of :math:`g` on the value has the slope :math:`-\lambda` and is zero at
-        :math:`m`, element by element.
+        See `zoo.infer.whitening.regress`, with gradients of the log joint in a site's value without
+        the site's own prior. If the model multiplies the site, it is about the product.
 
         Parameters
         ----------
@@ -307,33 +306,40 @@ class LogDensity:
         names
             Normal sites.
         """
-        values = self.unpack(draws)
+        factors = self._forms[1]
+        points = self.unpack(draws)
+        values: dict[str, list[Tensor]] = {name: [] for name in names}
         slopes: dict[str, list[Tensor]] = {name: [] for name in names}
         for row in range(len(draws)):
-            given = {name: torch.from_numpy(np.array(v[row])) for name, v in values.items()}
+            given = {name: torch.from_numpy(np.array(v[row])) for name, v in points.items()}
             for name, slope in zip(names, self._rest_gradients(given, names), strict=True):
-                slopes[name].append(slope)
+                with torch.no_grad():
+                    factor = factors[name](given) if name in factors else 1.0
+                    values[name].append(given[name] * factor)
+                    slopes[name].append(slope / factor)
         return {
-            name: _regress(torch.from_numpy(values[name]), torch.stack(slopes[name]))
-            for name in names
+            name: regress(torch.stack(values[name]), torch.stack(slopes[name])) for name in names
         }
 
     def _rest_gradients(self, values: dict[str, Tensor], names: Sequence[str]) -> list[Tensor]:
         leaves = [values[name].requires_grad_() for name in names]
+        trace = self._trace_of(values)
         with self._running():
-            conditioned = poutine.condition(self.model, data=values)
-            trace = poutine.trace(conditioned).get_trace(*self.args, **self.kwargs)
             joint = torch.as_tensor(trace.log_prob_sum())
-            gradients = torch.autograd.grad(joint, leaves)
+        gradients = torch.autograd.grad(joint, leaves)
         rest = []
         for name, leaf, gradient in zip(names, leaves, gradients, strict=True):
-            normal = _normal_base(trace.nodes[name]["fn"])
+            normal = normal_base(trace.nodes[name]["fn"])
             assert normal is not None
             rest.append((gradient + (leaf - normal.loc) / normal.scale**2).detach())
         return rest
 
     def _handler(self, flat: Tensor) -> _FromFlat:
-        return _FromFlat(self.sites, flat, self.hints)
+        return _FromFlat(self.sites, flat, self._transform)
+
+    def _transform(self, site: Mapping[str, Any], before: Mapping[str, Tensor]) -> Transform:
+        hint, factor = self._whitened.get(site["name"], (None, None))
+        return site_transform(site["fn"], hint, 1.0 if factor is None else factor(before))
 
     def capture(self) -> GraphModule:
         """Record value and gradient as a flat graph that needs neither Pyro nor the model.
@@ -361,19 +367,10 @@ class _CannotRunError(ZooError):
     """A model that fails when it is called; the message has the cause."""
 
 
-def _regress(values: Tensor, slopes: Tensor) -> Hint:
-    deviations = values - values.mean(0)
-    covariance = (deviations * slopes).mean(0)
-    precision = (-covariance / (deviations**2).mean(0)).nan_to_num(0.0, 0.0, 0.0).clamp(min=0.0)
-    known = precision > 0
-    shift = torch.where(known, slopes.mean(0) / torch.where(known, precision, 1.0), 0.0)
-    return Hint(values.mean(0) + shift, precision)
-
-
-def _record(function: Callable[[Tensor], Any], example: Tensor) -> GraphModule:
+def _record(function: Callable[..., Any], *examples: Tensor) -> GraphModule:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, about what is being recorded
-        recorded = make_fx(function)(example)
+        recorded = make_fx(function)(*examples)
     # A plain graph: one that remembers how it was recorded cannot be read in another process.
     plain = Graph()
     plain.output(plain.graph_copy(recorded.graph, {}))

@@ -4,18 +4,23 @@ Everything is a `concurrent.futures.Executor`, so the rest of the library does n
 """
 
 import contextlib
+import importlib.util
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from multiprocessing import resource_tracker
+from multiprocessing import connection, resource_tracker
 from typing import Any, ParamSpec, TypeVar
 
 from zoo.errors import ConfigError
+
+#: Seconds that workers get to save what they can when they are stopped.
+GRACE_SECONDS = 30.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,10 +67,15 @@ class Processes(ProcessPoolExecutor):
         return future
 
     def kill(self) -> None:
-        """Stop the workers at once; what they were doing is lost."""
+        """Stop the workers, and wait until they are gone.
+
+        A task that handles SIGTERM may save its state; what others were doing is lost.
+        """
         self.shutdown(wait=False, cancel_futures=True)
         for child in self._children:
             child.terminate()
+        for child in self._children:
+            connection.wait([child.sentinel], GRACE_SECONDS)
 
 
 def _start_worker() -> None:
@@ -130,21 +140,31 @@ def make_executor(spec: str | None, num_tasks: int) -> Executor:
     cores = available_cores()
     if spec is None:
         spec = "processes" if min(cores, num_tasks) > 1 else "serial"
+    check_executor(spec)
     kind, _, number = spec.partition(":")
-    if spec == "serial":
+    if kind == "serial":
         return SerialExecutor()
-    if kind == "processes" and (not number or (number.isdecimal() and int(number) > 0)):
+    if kind == "processes":
         return Processes(int(number) if number else min(cores, num_tasks))
-    if kind == "tcp":
-        try:
-            from distributed import Client
-        except ImportError:
-            raise ConfigError(
-                f"executor {spec!r} needs Dask: pip install 'pyro-zoo[dask]'."
-            ) from None
-        executor: Executor = Client(spec).get_executor()
-        return executor
-    raise ConfigError(
-        f"unknown executor {spec!r}. Accepted: serial, processes, processes:N with N at least 1, "
-        "tcp://host:port of a Dask scheduler."
-    )
+    from zoo.infer.cluster import Cluster
+
+    return Cluster(spec)
+
+
+def check_executor(spec: str) -> None:
+    """Refuse a name that `make_executor` would refuse, before anything long is begun.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is called that, or Dask is not installed.
+    """
+    if spec == "serial" or re.fullmatch(r"processes(:0*[1-9]\d*)?", spec):
+        return
+    if not spec.startswith("tcp://"):
+        raise ConfigError(
+            f"unknown executor {spec!r}. Accepted: serial, processes, processes:N with N at least "
+            "1, tcp://host:port of a Dask scheduler."
+        )
+    if importlib.util.find_spec("distributed") is None:
+        raise ConfigError(f"executor {spec!r} needs Dask: pip install 'pyro-zoo[dask]'.")

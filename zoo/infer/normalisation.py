@@ -2,15 +2,18 @@
 
 Running averages mix the statistics of all the draws that training went through, and fit none of
 them. So training and the ELBO use the statistics of the batch, and predictions those that a draw
-has on the training rows.
+has on the training rows. Where the statistics themselves are random, as in `stochastic_batch_norm`,
+their law comes from the moments that they have over mini-batches.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from guides.stochastic_batch_norm import Moments
 from zoo.bnn import BNN
 
 #: Training rows from which the statistics of a draw are taken.
@@ -24,6 +27,11 @@ def tracked_layers(net: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]
         for name, module in net.named_modules()
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
     }
+
+
+def statistic_name(layer: str, statistic: str) -> str:
+    """Return the name of the buffer that holds the ``mean`` or the ``var`` of a layer."""
+    return f"{layer}.running_{statistic}".lstrip(".")
 
 
 @contextlib.contextmanager
@@ -47,13 +55,14 @@ def statistics_of_draws(model: BNN, slots: Mapping[str, Tensor], x: Tensor) -> d
     Parameters
     ----------
     model
-        Its network may hold no such layer; then nothing is returned.
+        Its network may hold no such layer, or have the statistics among the slots; then nothing is
+        returned.
     slots
         Draws of the weights.
     x
         Training rows; the first `STATISTICS_ROWS` are used.
     """
-    if not tracked_layers(model.net):
+    if all(statistic_name(layer, "mean") in slots for layer in tracked_layers(model.net)):
         return {}
     model.eval()
     x = x[:STATISTICS_ROWS].to(next(iter(slots.values())).device)
@@ -73,3 +82,52 @@ def _statistics(model: BNN, slots: Mapping[str, Tensor], x: Tensor) -> dict[str,
     }
     model.evaluate({**slots, **buffers}, x)
     return {name: value for name, value in buffers.items() if value.is_floating_point()}
+
+
+@torch.no_grad()
+def moments_of_batches(model: BNN, batches: Iterable[Tensor]) -> dict[str, Moments]:
+    """Return the moments of every statistic over batches, by the name of its buffer.
+
+    Layers are normalised by the batch, as in training; everything else is as in prediction. Means
+    have their own moments, variances (with divisor n, as in the normalisation) those of their
+    logarithm. A variance below a layer's epsilon counts as that: what is added to it decides then.
+
+    Parameters
+    ----------
+    model
+        The model whose network is run.
+    batches
+        Rows of one batch each, of the size that training used: the smaller the batches, the more
+        their statistics vary.
+    """
+    layers = tracked_layers(model.net)
+    moments = {statistic_name(n, s): Moments() for n in layers for s in ("mean", "var")}
+    hooks = [
+        layer.register_forward_pre_hook(
+            _recorder(layer, *(moments[statistic_name(n, s)] for s in ("mean", "var")))
+        )
+        for n, layer in layers.items()
+    ]
+    device = next(model.net.parameters()).device
+    model.eval()
+    try:
+        with batch_statistics(model.net):
+            for rows in batches:
+                model.evaluate({}, rows.to(device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return moments
+
+
+def _recorder(layer: nn.modules.batchnorm._BatchNorm, mean: Moments, log_variance: Moments) -> Any:
+    """Return a hook that takes in the statistics of what a layer is about to normalise."""
+
+    def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        x = inputs[0].double()
+        over = [dim for dim in range(x.dim()) if dim != 1]
+        variance, center = torch.var_mean(x, over, correction=0)
+        mean.update(center)
+        log_variance.update(variance.clamp(min=layer.eps).log())
+
+    return record

@@ -1,54 +1,58 @@
 """Draws from the posterior of any Pyro model by the No-U-Turn sampler (Hoffman and Gelman 2014).
 
 The model's density is recorded and compiled (`zoo.infer.density`) and each chain is a task of an
-executor (`zoo.infer.chain`). The sampler is nutpie's, whose mass matrix is diagonal plus low rank
-and adapted from draws and gradients; Pyro's own takes its place where nutpie is not installed.
+executor (`zoo.infer.chain`). The sampler is nutpie's, whose mass matrix is diagonal, or diagonal
+plus low rank, and adapted from draws and gradients; Pyro's own takes its place where nutpie is not
+installed. Learned correlations make every step dearer, and may or may not save steps: two more
+pilot chains tell.
 
 Hierarchical normal sites are sampled in coordinates that suit both few and many data: a short pilot
 chain in non-centred coordinates estimates what the data say about each element, and the
-parameterisation follows from it (`zoo.infer.density.site_transform`). The posterior stays the same.
+parameterisation follows from it (`zoo.infer.whitening`). The posterior stays the same.
 """
 
-import contextlib
 import hashlib
+import importlib
 import importlib.util
-import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from zoo.errors import ConfigError
 from zoo.infer.capture import CANNOT, cause_of
 from zoo.infer.chain import (
-    NOTE_SECONDS,
     Backend,
     Chain,
     Compiled,
     Engine,
-    ProgressNote,
-    Report,
     Settings,
     ValueAndGradient,
     run_chain,
 )
-from zoo.infer.density import Hint, LogDensity
-from zoo.infer.executor import Processes, SerialExecutor, make_executor
+from zoo.infer.density import LogDensity
+from zoo.infer.executor import SerialExecutor
+from zoo.infer.tasks import run_tasks
+from zoo.infer.whitening import Hint
 
 #: Warm-up and draws of the pilot chain, and how many of the draws are looked at.
 PILOT_WARMUP = 500
 PILOT_SAMPLES = 200
 PILOT_ROWS = 100
+#: Warm-up and draws of the two chains that choose the mass matrix; how many times as efficient the
+#: one with correlations must be; and how many times as many draws must be to come.
+TRIAL_WARMUP = 300
+TRIAL_SAMPLES = 100
+TRIAL_GAIN = 1.1
+TRIAL_WORTH = 2
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Draws:
     stats
         Sampler statistics under ArviZ's names, shape ``(chains, draws)``.
     warmup_seconds, sampling_seconds
-        CPU seconds, all chains together; the pilot chain belongs to the warm-up.
+        CPU seconds, all chains together; pilot chains belong to the warm-up.
     compile_seconds
         Wall seconds of recording and compiling.
     recipe
@@ -92,7 +96,7 @@ def sample_nuts(
     num_samples: int = 1000,
     target_accept: float = 0.8,
     max_tree_depth: int = 10,
-    low_rank: bool = True,
+    low_rank: bool | None = None,
     reparameterise: bool = True,
     seed: int = 0,
     engine: Engine = "nutpie",
@@ -116,7 +120,8 @@ def sample_nuts(
     max_tree_depth
         A trajectory has at most two to this power steps.
     low_rank
-        Whether the mass matrix learns correlations (Pyro's engine: a dense one).
+        Whether the mass matrix learns correlations (Pyro's engine: a dense one); by default if
+        that saves steps, and in short runs.
     reparameterise
         Whether hierarchical normal sites are whitened.
     seed
@@ -138,12 +143,19 @@ def sample_nuts(
         If the model cannot be sampled, or an option is out of range.
     """
     settings = Settings(
-        num_warmup, num_samples, target_accept, max_tree_depth, low_rank, _choose_engine(engine)
+        num_warmup,
+        num_samples,
+        target_accept,
+        max_tree_depth,
+        low_rank is not False,
+        _choose_engine(engine),
     )
     _check(settings, num_chains)
     density = LogDensity(model, args, kwargs)
     run = _Run(density, settings, seed, progress_bar, compiled=compiled)
-    return run.sample(num_chains, executor, init, reparameterise=reparameterise)
+    return run.sample(
+        num_chains, executor, init, reparameterise=reparameterise, choose_matrix=low_rank is None
+    )
 
 
 def _choose_engine(engine: str) -> Engine:
@@ -247,20 +259,26 @@ class _Run:
         init: Mapping[str, Any] | None,
         *,
         reparameterise: bool,
+        choose_matrix: bool,
     ) -> Draws:
-        pilot_seed, *seeds = (
-            int(child.generate_state(1)[0]) for child in self.seeds.spawn(num_chains + 1)
+        pilot_seed, *seeds, trial_seed = (
+            int(child.generate_state(1)[0]) for child in self.seeds.spawn(num_chains + 2)
         )
         hints = self._hints(pilot_seed, init) if reparameterise else {}
         density = self.density.with_hints(hints)
         function = self._compile(density)
         centre = None if init is None else density.pack(init).numpy()
-        tasks = [
-            partial(run_chain, function, density.size, centre, seed, self.settings)
-            for seed in seeds
-        ]
-        with _opened(executor, function, num_chains) as pool:
-            chains = self._gather(pool, tasks)
+        begin = partial(run_chain, function, density.size, centre)
+        if choose_matrix and self._is_worth_a_trial(num_chains):
+            self._choose_matrix(partial(begin, trial_seed))
+        chains = run_tasks(
+            [partial(begin, seed, self.settings) for seed in seeds],
+            executor if isinstance(function, Compiled) else SerialExecutor(),
+            length=self.settings.num_warmup + self.settings.num_samples,
+            unit="draw",
+            description="NUTS",
+            progress_bar=self.progress_bar,
+        )
         recipe = asdict(self.settings) | {
             "num_chains": num_chains,
             "seed": self.seed,
@@ -283,11 +301,12 @@ class _Run:
         return function
 
     def _hints(self, seed: int, init: Mapping[str, Any] | None) -> dict[str, Hint]:
-        names = self.density.random_normals()
+        names = self.density.hierarchical_normals()
         if not names:
             return {}
-        zero = torch.zeros((), dtype=torch.float64)
-        density = self.density.with_hints({name: Hint(zero, zero) for name in names})
+        # In full shape, so that the compiler's work can be used again for the hints to come.
+        zeros = {n: torch.zeros(self.density.shapes[n], dtype=torch.float64) for n in names}
+        density = self.density.with_hints({name: Hint(zero, zero) for name, zero in zeros.items()})
         function = self._compile(density)
         settings = replace(self.settings, num_warmup=PILOT_WARMUP, num_samples=PILOT_SAMPLES)
         centre = None if init is None else density.pack(init).numpy()
@@ -295,73 +314,34 @@ class _Run:
         chain = run_chain(function, density.size, centre, seed, settings, None)
         rows = chain.draws[:: PILOT_SAMPLES // PILOT_ROWS]
         hints = density.estimate_hints(rows, names)
-        self.pilot_seconds = time.process_time() - started
+        self.pilot_seconds += time.process_time() - started
         return hints
 
-    def _gather(
-        self, pool: Executor, tasks: Sequence[Callable[[Report | None], Chain]]
-    ) -> list[Chain]:
-        per_chain = self.settings.num_warmup + self.settings.num_samples
-        hidden = None if self.progress_bar is None else not self.progress_bar
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            tqdm(total=per_chain * len(tasks), disable=hidden, unit="draw", desc="NUTS") as bar,
-        ):
-            if isinstance(pool, SerialExecutor):
-                return [
-                    pool.submit(task, _Advance(bar, index * per_chain)).result()
-                    for index, task in enumerate(tasks)
-                ]
-            notes = [ProgressNote(Path(folder) / str(index)) for index in range(len(tasks))]
-            futures = [
-                pool.submit(task, None if bar.disable else note)
-                for task, note in zip(tasks, notes, strict=True)
-            ]
-            _watch(futures, notes, bar, per_chain)
-            return [future.result() for future in futures]
-
-
-class _Advance:
-    """Moves a bar from the process that shows it."""
-
-    def __init__(self, bar: "tqdm[Any]", offset: int) -> None:
-        self.bar, self.offset = bar, offset
-
-    def __call__(self, done: int) -> None:
-        self.bar.update(self.offset + done - self.bar.n)
-
-
-def _watch(
-    futures: list[Future[Chain]], notes: list[ProgressNote], bar: "tqdm[Any]", per_chain: int
-) -> None:
-    pending = set(futures)
-    while pending:
-        finished, pending = wait(pending, NOTE_SECONDS, return_when=FIRST_COMPLETED)
-        for future in finished:
-            future.result()  # a chain that failed ends the others
-        done = sum(
-            per_chain if future.done() else note.read()
-            for future, note in zip(futures, notes, strict=True)
+    def _is_worth_a_trial(self, num_chains: int) -> bool:
+        to_come = num_chains * (self.settings.num_warmup + self.settings.num_samples)
+        return (
+            self.settings.engine == "nutpie"
+            and self.backend == "inductor"
+            and to_come >= TRIAL_WORTH * 2 * (TRIAL_WARMUP + TRIAL_SAMPLES)
         )
-        bar.update(done - bar.n)
+
+    def _choose_matrix(self, run: Callable[[Settings, None], Chain]) -> None:
+        """Let the mass matrix learn correlations if that makes draws worth more per step.
+
+        Steps are counted, and not seconds, which would make the draws depend on the machine.
+        """
+        started = time.process_time()
+        trial = replace(self.settings, num_warmup=TRIAL_WARMUP, num_samples=TRIAL_SAMPLES)
+        low_rank, diagonal = (
+            _efficiency(run(replace(trial, low_rank=choice), None)) for choice in (True, False)
+        )
+        self.settings = replace(self.settings, low_rank=low_rank >= TRIAL_GAIN * diagonal)
+        self.pilot_seconds += time.process_time() - started
 
 
-@contextlib.contextmanager
-def _opened(
-    executor: Executor | str | None, function: Compiled | ValueAndGradient, num_tasks: int
-) -> Iterator[Executor]:
-    """Give the executor to use, and close it if it was made here."""
-    if not isinstance(function, Compiled):
-        yield SerialExecutor()
-    elif isinstance(executor, Executor):
-        yield executor
-    else:
-        pool = make_executor(executor, num_tasks)
-        try:
-            yield pool
-        except BaseException:
-            if isinstance(pool, Processes):
-                pool.kill()
-            raise
-        finally:
-            pool.shutdown()
+def _efficiency(chain: Chain) -> float:
+    """Return the geometric mean over coordinates of the effective draws per step."""
+    arviz_stats = importlib.import_module("arviz_stats")  # heavy, and not typed
+
+    sizes = arviz_stats.ess(chain.draws[None], method="bulk")
+    return float(np.exp(np.nanmean(np.log(sizes))) / chain.stats["n_steps"].sum())

@@ -4,6 +4,7 @@ r"""The variational objective: Pyro's `TraceMeanField_ELBO` with a weight on the
     L = \frac{N}{B} \sum_{i \in B} -\log p(y_i \mid x_i, w) + \beta\, \mathrm{KL}(q \| p)
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +81,7 @@ class Objective(nn.Module):
         )
         self._checked = not validate
         _use_channels_last(self)
-        self.register_buffer("kl_weight", next(iter(guide.parameters())).new_ones(()))
+        self.register_buffer("kl_weight", guide.some_tensor.new_ones(()))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss; `kl_weight` is the weight of the KL."""
@@ -141,7 +142,7 @@ def site_divergences(program: Callable[[], Any], guide: Guide) -> dict[str, tupl
 @torch.no_grad()
 def total_divergence(model: BNN, guide: Guide, num_samples: int = 1) -> float:
     """Return the KL between guide and prior; Monte Carlo terms are averaged over draws."""
-    device = next(guide.parameters()).device
+    device = guide.some_tensor.device
     with pyro.validation_enabled(False), seeded(0, device):
         totals = [
             sum(kl for kl, _ in site_divergences(model.sample_slots, guide).values())
@@ -150,24 +151,34 @@ def total_divergence(model: BNN, guide: Guide, num_samples: int = 1) -> float:
     return float(sum(totals) / num_samples)
 
 
-#: Rows per chunk of `estimate_elbo`, and draws per chunk.
+#: Rows per chunk of `elbo_draws`, and draws of an estimate.
 ELBO_ROWS = 4096
 ELBO_DRAWS = 8
 
 
-@torch.no_grad()
 def estimate_elbo(model: BNN, guide: Guide, x: Tensor, y: Tensor) -> float:
     """Estimate the ELBO of rows, scaled to the training set; nothing is changed by it."""
-    objective = Objective(model, guide, num_particles=ELBO_DRAWS, validate=False).eval()
+    return float(elbo_draws(model, guide, x, y, ELBO_DRAWS).mean())
+
+
+@torch.no_grad()
+def elbo_draws(model: BNN, guide: Guide, x: Tensor, y: Tensor, num_draws: int) -> Tensor:
+    """Return independent unbiased estimates of the ELBO of rows, scaled to the training set.
+
+    Their mean is a better one, with the standard error that their spread tells. Nothing is changed
+    by it.
+    """
+    objective = Objective(model, guide, validate=False).eval()
     device = objective.kl_weight.device
-    total = 0.0
+    totals = objective.kl_weight.new_zeros(num_draws, dtype=torch.float64)
     with (
         pyro.validation_enabled(False),
         seeded(0, device),
-        batch_statistics(model.net),
+        contextlib.nullcontext() if model.has_statistics else batch_statistics(model.net),
     ):
         for rows, targets in zip(x.split(ELBO_ROWS), y.split(ELBO_ROWS), strict=True):
+            batch = rows.to(device), targets.to(device)
+            losses = torch.stack([objective(*batch) for _ in range(num_draws)])
             # Each chunk is scaled to the whole data set; weighted by its share they average to it.
-            loss = objective(rows.to(device), targets.to(device))
-            total -= len(rows) / len(x) * float(loss)
-    return total
+            totals -= len(rows) / len(x) * losses
+    return totals

@@ -23,6 +23,8 @@ CHUNK_ROWS = 512
 CHUNK_BYTES = 2**28
 #: Weights above which a CPU gains nothing from vectorised draws.
 LARGE_NETWORK = 2**20
+#: Rows up to which copies of them are faster than a loop, if the draws share the convolutions.
+FEW_ROWS = 4
 #: Calls of the network from which recording them pays, and seconds from which compiling does.
 WORTH_CALLS = 50
 WORTH_SECONDS = 30.0
@@ -54,13 +56,15 @@ def network_outputs(
     """
     model.eval()
     values = {name: _channels_last(value) for name, value in slots.items()}
-    if (x.device.type == "cpu" and _loop_is_faster(model)) or not _can_be_mapped(model, values, x):
+    if (x.device.type == "cpu" and _loop_is_faster(model, values, x)) or not _can_be_mapped(
+        model, values, x
+    ):
         return _looped(model, values, x, mode)
     width = sum(v[0].numel() for v in values.values()) + len(x[:CHUNK_ROWS]) * _width(model, x)
     chunk = max(1, CHUNK_BYTES // (width * x.element_size()))
 
     def call(values: Values, rows: Tensor) -> Tensor:
-        many = torch.vmap(lambda draw: model.evaluate(draw, rows), chunk_size=chunk)
+        many = torch.vmap(lambda draw: model.outputs(draw, rows), chunk_size=chunk)
         outputs: Tensor = many(values)
         return outputs
 
@@ -72,7 +76,7 @@ def _looped(model: BNN, values: Values, x: Tensor, mode: Mode) -> Tensor:
     num_draws = len(next(iter(values.values())))
     draws = [{name: v[index] for name, v in values.items()} for index in range(num_draws)]
     num_calls = num_draws * math.ceil(len(x) / CHUNK_ROWS)
-    call = _captured(model.evaluate, draws[0], x, mode, num_calls)
+    call = _captured(model.outputs, draws[0], x, mode, num_calls)
     chunks = [torch.stack([call(draw, rows) for draw in draws]) for rows in x.split(CHUNK_ROWS)]
     return torch.cat(chunks, dim=1)
 
@@ -99,7 +103,7 @@ def _captured(call: Call, values: Values, x: Tensor, mode: Mode, num_calls: int)
 
 def _can_be_mapped(model: BNN, values: Values, x: Tensor) -> bool:
     try:
-        torch.vmap(lambda v: model.evaluate(v, x[:1]))({k: v[:1] for k, v in values.items()})
+        torch.vmap(lambda v: model.outputs(v, x[:1]))({k: v[:1] for k, v in values.items()})
     except RuntimeError as error:
         warnings.warn(
             "the network cannot be vectorised over posterior draws and is run draw by draw: "
@@ -110,14 +114,17 @@ def _can_be_mapped(model: BNN, values: Values, x: Tensor) -> bool:
     return True
 
 
-def _loop_is_faster(model: BNN) -> bool:
+def _loop_is_faster(model: BNN, values: Values, x: Tensor) -> bool:
     """Tell networks apart that a CPU runs faster draw by draw.
 
-    Batched weights turn a convolution into a grouped one, which took 2.6 times longer on LeNet-5;
-    for large matrices there is no overhead left to save.
+    Batched weights turn a convolution into a grouped one, which took 2.6 times longer on LeNet-5.
+    One that has the same weights in all draws sees copies of the rows instead; up to a few rows
+    that is faster. For large matrices there is no overhead left to save.
     """
-    num_weights = sum(parameter.numel() for parameter in model.net.parameters())
-    return has_convolutions(model.net) or num_weights > LARGE_NETWORK
+    if has_convolutions(model.net):
+        # Draws of a convolution's weights have four dimensions and more, of a matrix three.
+        return len(x) > FEW_ROWS or any(value.dim() > 3 for value in values.values())
+    return sum(parameter.numel() for parameter in model.net.parameters()) > LARGE_NETWORK
 
 
 def _channels_last(value: Tensor) -> Tensor:
@@ -162,7 +169,7 @@ def row_outputs(
         Outputs of shape ``(draws, rows, outputs)``, and the noise of shape ``(draws, rows)`` if the
         likelihood has one.
     """
-    if has_convolutions(model.net):
+    if model.has_random_convolutions:
         raise ConfigError(
             "draws per row need fully connected layers: sampling the outputs of a convolution "
             "drops their correlations. Use joint draws."
@@ -175,7 +182,7 @@ def row_outputs(
         with poutine.block(), poutine.replay(trace=trace):
             values = model.sample_slots()
         noise = values.get("noise", rows.new_zeros(()))
-        return model.evaluate(values, rows), noise.expand(len(rows))
+        return model.outputs(values, rows), noise.expand(len(rows))
 
     outputs, noises = [], []
     with pyro.validation_enabled(False), seeded(seed, x.device):

@@ -56,7 +56,7 @@ def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> 
     """Draw from the guide and map the draws through the priors to values of the slots."""
     if num_samples < 1:
         raise ConfigError(f"num_samples must be at least 1. Got {num_samples}.")
-    device = next(guide.parameters()).device
+    device = guide.some_tensor.device
     with (
         pyro.validation_enabled(False),
         pyro.settings.context(module_local_params=True),

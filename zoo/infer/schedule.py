@@ -19,10 +19,18 @@ def lr_factor(recipe: Recipe, step: int) -> float:
     return 1.0
 
 
+def pretrain_steps(recipe: Recipe) -> int:
+    """Return the number of steps without the KL, which come first."""
+    return round(recipe.pretrain * recipe.num_steps)
+
+
 def kl_weight(recipe: Recipe, step: int) -> float:
-    """Weight of the KL at a step: linear from zero to one during the warm-up."""
+    """Weight of the KL at a step: zero at first, then linear to one during the warm-up."""
+    since = step - pretrain_steps(recipe)
+    if since < 0:
+        return 0.0
     warmup = recipe.kl_warmup * recipe.num_steps
-    return min(1.0, step / warmup) if warmup > 0 else 1.0
+    return min(1.0, since / warmup) if warmup > 0 else 1.0
 
 
 def batch_rows(

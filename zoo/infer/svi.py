@@ -23,7 +23,7 @@ from zoo.infer.memory import kept_memory
 from zoo.infer.mode import choose_mode
 from zoo.infer.objective import Objective, estimate_elbo, total_divergence
 from zoo.infer.optimizer import FusedAdam
-from zoo.infer.schedule import child_seed, kl_weight, lr_factor
+from zoo.infer.schedule import child_seed, kl_weight, lr_factor, pretrain_steps
 from zoo.registry import Recipe
 
 #: Streams of random numbers derived from the seed of a run. Epochs count up from zero.
@@ -121,7 +121,7 @@ class SVI:
         mode: Mode = "off",
         early_stopping: EarlyStopping | None = None,
     ) -> None:
-        self.device = next(guide.parameters()).device
+        self.device = guide.some_tensor.device
         self.objective = Objective(
             model, guide, num_particles, vectorize_particles=vectorize_particles, local=local
         ).to(self.device)
@@ -140,6 +140,7 @@ class SVI:
         progress_bar: bool | None = None,
         checkpoint_every: int = 500,
         on_checkpoint: Callable[["SVI"], None] | None = None,
+        on_step: Callable[[int], None] | None = None,
     ) -> Tensor:
         """Train until the last step and return the loss of every step.
 
@@ -151,6 +152,8 @@ class SVI:
             Steps between two calls of ``on_checkpoint``; it is also called after the last one.
         on_checkpoint
             Called with this object between two steps.
+        on_step
+            Told the number of steps done, after each of them.
 
         Raises
         ------
@@ -158,6 +161,7 @@ class SVI:
             After SIGINT or SIGTERM, once ``on_checkpoint`` has been called.
         """
         save = on_checkpoint or (lambda svi: None)
+        report = on_step or (lambda done: None)
         self.objective.train()
         steps_left = self.recipe.num_steps - self.progress.step
         self._gradient_step = GradientStep(self.objective, self.mode, steps_left)
@@ -176,6 +180,7 @@ class SVI:
                 self._step()
                 self.progress.seconds += time.monotonic() - started
                 bar.advance()
+                report(self.progress.step)
                 if self.progress.step % FINITE_EVERY == 0 or self._finished():
                     self._check_finite()
                 if self.progress.step % checkpoint_every == 0 or stop.requested:
@@ -183,20 +188,29 @@ class SVI:
                 if stop.requested:
                     raise Interrupted
             self._restore_best()
+            self.objective.eval()
+            self.objective.model.finish(self.objective.guide, self.batches)
             self._check_result()
             save(self)
-        self.objective.eval()
-        return torch.stack(self.progress.losses).cpu() if self.progress.losses else torch.zeros(0)
+        return _history(self.progress.losses)
+
+    def gradient_norms(self) -> Tensor:
+        """Return the norm of the gradient at the steps that were looked at."""
+        return _history(self.progress.gradient_norms)
 
     def choose_mode(self) -> None:
         """Decide by measurement whether the steps are compiled; nothing else changes."""
         self.mode = choose_mode(self.objective, *self.batches[0], self.recipe.num_steps)
 
     def _finished(self) -> bool:
-        return self.progress.stopped or self.progress.step >= self.recipe.num_steps
+        exact = self.objective.model.is_exact
+        return exact or self.progress.stopped or self.progress.step >= self.recipe.num_steps
 
     def _step(self) -> None:
         step = self.progress.step
+        model, guide = self.objective.model, self.objective.guide
+        if step == pretrain_steps(self.recipe):
+            model.start_priors(guide)
         self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
         self.optimizer.lr = self.recipe.lr * lr_factor(self.recipe, step)
         loss = self._gradient_step(*self.batches[step])
@@ -206,6 +220,7 @@ class SVI:
         if self.recipe.grad_clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.grad_clip)
         self.optimizer.step()
+        model.constrain(guide)
         self.progress.losses.append(loss)
         self.progress.step += 1
         self._maybe_evaluate()
@@ -217,7 +232,7 @@ class SVI:
 
     def _check_result(self) -> None:
         """Look at the objective after the last update, which no step has computed."""
-        last = self.progress.step - 1
+        last = max(0, self.progress.step - 1)
         model, guide = self.objective.model, self.objective.guide
         if not math.isfinite(estimate_elbo(model, guide, *self.batches[last])):
             raise self._diverged(self.progress.step)
@@ -342,6 +357,10 @@ class _Bar:
 
     def close(self) -> None:
         self.bar.close()
+
+
+def _history(values: list[Tensor]) -> Tensor:
+    return torch.stack(values).cpu() if values else torch.zeros(0)
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from zoo.nets.lenet import lenet5
 from zoo.nets.mlp import mlp
+from zoo.nets.polynomial import polynomial
 from zoo.nets.spec import NETS, build_net, spell_out
 
-__all__ = ["NETS", "build_net", "lenet5", "mlp", "spell_out"]
+__all__ = ["NETS", "build_net", "lenet5", "mlp", "polynomial", "spell_out"]

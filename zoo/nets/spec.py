@@ -11,9 +11,12 @@ from torch import nn
 from zoo.errors import ConfigError, unknown_name
 from zoo.nets.lenet import lenet5
 from zoo.nets.mlp import ACTIVATIONS, mlp
+from zoo.nets.polynomial import polynomial
 
 #: Hidden units of the network that is used when none is asked for.
 DEFAULT_HIDDEN = 50
+#: Highest degree of a polynomial; powers of standardised inputs leave the range of numbers soon.
+MAX_DEGREE = 20
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ def build_net(
     ----------
     spec
         ``mlp``, ``mlp:64-100-10``, ``mlp:64-100-10:tanh``, ``mlp::tanh``, ``linear``,
-        ``lenet300``, ``lenet5``, or ``module:path.py:function``, which imports the file and calls
-        the function.
+        ``polynomial:3``, ``lenet300``, ``lenet5``, or ``module:path.py:function``, which imports
+        the file and calls the function.
     num_inputs, num_outputs, image_shape
         What the data and the likelihood need.
     """
@@ -85,6 +88,15 @@ def _mlp(argument: str, shape: Shape) -> nn.Module:
 def _linear(argument: str, shape: Shape) -> nn.Module:
     _refuse_argument("linear", argument)
     return mlp([shape.num_inputs, shape.num_outputs])
+
+
+def _polynomial(argument: str, shape: Shape) -> nn.Module:
+    if not (argument.isascii() and argument.isdigit() and 1 <= int(argument[:4]) <= MAX_DEGREE):
+        raise ConfigError(
+            f"the degree of a polynomial is a number from 1 to {MAX_DEGREE}, like polynomial:3. "
+            f"Got 'polynomial:{argument}'."
+        )
+    return polynomial(shape.num_inputs, int(argument), shape.num_outputs)
 
 
 def _lenet300(argument: str, shape: Shape) -> nn.Module:
@@ -165,6 +177,7 @@ def _refuse_argument(name: str, argument: str) -> None:
 NETS: dict[str, Callable[[str, Shape], nn.Module]] = {
     "mlp": _mlp,
     "linear": _linear,
+    "polynomial": _polynomial,
     "lenet300": _lenet300,
     "lenet5": _lenet5,
     "module": _module,
@@ -174,6 +187,7 @@ NETS: dict[str, Callable[[str, Shape], nn.Module]] = {
 NETS_HELP: dict[str, str] = {
     "mlp": "mlp:64-100-10",
     "linear": "linear",
+    "polynomial": "polynomial:3",
     "lenet300": "lenet300",
     "lenet5": "lenet5",
     "module": "module:path.py:function",

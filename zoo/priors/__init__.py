@@ -8,24 +8,39 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.distributions import constraints
 
 from guides.mean_field import MeanField
 from zoo.errors import PriorError
+from zoo.priors.empirical_bayes import EmpiricalBayes
 from zoo.priors.families import describe, typical_points
+from zoo.priors.gaussian_dropout import GaussianDropout
+from zoo.priors.graves import Graves
 from zoo.priors.horseshoe import Horseshoe
-from zoo.priors.normal_jeffreys import NormalJeffreys
+from zoo.priors.log_uniform import LogUniform
+from zoo.priors.log_uniform_noise import LogUniformNoise
+from zoo.priors.normal_jeffreys import NormalJeffreys, TruncatedNormalJeffreys
 from zoo.priors.program import PlainProgram, Program
+from zoo.priors.quantizing import Quantizing
 from zoo.priors.spec import Prior
 from zoo.slots import Slot, assign
 
 __all__ = [
+    "EmpiricalBayes",
+    "GaussianDropout",
+    "Graves",
     "Horseshoe",
+    "LogUniform",
+    "LogUniformNoise",
     "NormalJeffreys",
     "Prior",
     "Program",
+    "Quantizing",
+    "TruncatedNormalJeffreys",
     "build_guide",
     "build_program",
     "parse_priors",
+    "proper_counterpart",
     "resolve_priors",
 ]
 
@@ -58,7 +73,9 @@ def resolve_priors(
 
 
 def check_support(prior: Prior, slot: Slot) -> None:
-    """Refuse a prior whose values do not fit the slot."""
+    """Refuse a prior whose values do not fit the slot; an activation may be multiplied by any."""
+    if slot.layer == "activation":
+        return
     support = prior.family.support(prior.arguments)
     if slot.positive:
         fits = bool((typical_points(support) > 0).all())
@@ -83,11 +100,26 @@ def build_program(prior: Prior, slot: Slot) -> Program:
 def build_guide(prior: Prior, slot: Slot, program: Program, *, init_scale: float) -> MeanField:
     """Return the guide that follows the prior, started at the slot's current value.
 
-    A value that the prior excludes is no place to start: then it is the median of the prior.
+    A value that the prior excludes, or has at its border, is no place to start: then it is the
+    median of the prior.
     """
     if prior.family.structured:
         guide: MeanField = prior.family.cls(**prior.arguments).guide(slot, program, init_scale)
         return guide
-    possible = bool(prior.family.support(prior.arguments).check(slot.value).all())
-    init = {slot.name: slot.value} if possible else {}
+    inside = _is_inside(prior.family.support(prior.arguments), slot.value)
+    init = {slot.name: slot.value} if inside else {}
     return MeanField(program, init=init, init_scale=init_scale)
+
+
+def _is_inside(support: constraints.Constraint, value: torch.Tensor) -> bool:
+    bounds = [getattr(support, name, None) for name in ("lower_bound", "upper_bound")]
+    at_border = any(bool((value == bound).any()) for bound in bounds if bound is not None)
+    return bool(support.check(value).all()) and not at_border
+
+
+def proper_counterpart(prior: Prior) -> Prior | None:
+    """Return the proper prior that stands for an improper one in sampling; None if it is proper."""
+    if not prior.family.structured:
+        return None
+    text = prior.family.cls(**prior.arguments).proper()
+    return None if text is None else Prior.parse(text)

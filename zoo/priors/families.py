@@ -107,7 +107,9 @@ class Family:
         for parameter in self.parameters:
             if parameter.name in arguments:  # an optional one may be left out
                 self._check_one(parameter, arguments[parameter.name])
-        if not self.structured and not any(_is_prior(value) for value in arguments.values()):
+        if self.structured:
+            self.cls(**arguments)  # it checks relations between its parameters
+        elif not any(_is_prior(value) for value in arguments.values()):
             self._instantiate(arguments)  # relations between parameters: Uniform(low < high)
 
     def _check_one(self, parameter: Parameter, value: "Value") -> None:
@@ -149,7 +151,8 @@ class Family:
     def support(self, arguments: "Mapping[str, Value]") -> constraints.Constraint:
         """Where the values of a prior of this family live."""
         if self.structured:
-            return constraints.real
+            known: constraints.Constraint = self.cls.support  # type: ignore[attr-defined]
+            return known
         support = self._instantiate(arguments).support
         assert support is not None
         return support

@@ -9,9 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pyro
+import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal
 
+from guides.base import Guide
 from guides.lazy import is_lazy
 from zoo.errors import PriorError
 from zoo.priors.spec import Prior, Value
@@ -20,6 +23,9 @@ from zoo.slots import Slot
 
 class Program(nn.Module):
     """Draws the value of one slot from its prior. Calling it runs the Pyro program."""
+
+    #: Whether the prior is fitted to the posterior, and so to the data (see `FittedProgram`).
+    is_fitted: bool = False
 
     def __init__(self, slot: Slot) -> None:
         super().__init__()
@@ -33,9 +39,43 @@ class Program(nn.Module):
         shown: Tensor = pyro.deterministic(self.slot_name, value, event_dim=len(self.slot_shape))
         return shown
 
+    def normal(self) -> Normal | None:
+        """Return the prior if it is a normal with known parameters."""
+        return None
+
+    def start(self, part: Guide) -> None:
+        """Fit the prior to pretrained weights; called before the first step that has a KL."""
+
+    def constrain(self, part: Guide) -> None:
+        """Bring parameters of the prior and of its posterior back to where they may be."""
+
     @abstractmethod
     def forward(self) -> Tensor:
         """Sample the sites of this prior and return the slot's value."""
+
+
+class FittedProgram(Program):
+    """A normal prior whose parameters follow the posterior in closed form.
+
+    They are buffers, so a model without its guide is an ordinary one with a fixed prior: it can be
+    stored, moved and sampled by NUTS. The guide calls `fit` whenever it runs.
+    """
+
+    is_fitted = True
+
+    @abstractmethod
+    def fit(self, loc: Tensor, scale: Tensor) -> None:
+        """Take the best parameters for a posterior with these means and standard deviations."""
+
+    @abstractmethod
+    def normal(self) -> dist.Normal:
+        """Return the current prior."""
+
+    def forward(self) -> Tensor:
+        """Sample the slot."""
+        fn = self.normal().expand(self.slot_shape).to_event(len(self.slot_shape))
+        value: Tensor = pyro.sample(self.slot_name, fn)
+        return value
 
 
 class PlainProgram(Program):
@@ -54,7 +94,7 @@ class PlainProgram(Program):
             if isinstance(value, Prior):
                 self.add_module(f"prior_{name}", _hyper_program(slot, name, value))
             else:
-                self.register_buffer(f"prior_{name}", _constant(value, slot.value))
+                self.register_buffer(f"prior_{name}", constant(value, slot.value))
 
     def forward(self) -> Tensor:
         """Sample hyper-parameters first, then the slot."""
@@ -64,6 +104,13 @@ class PlainProgram(Program):
         shape = torch.broadcast_shapes(batch, self.slot_shape) if batch else self.slot_shape
         value: Tensor = pyro.sample(self.slot_name, fn.expand(shape).to_event(len(self.slot_shape)))
         return value
+
+    def normal(self) -> Normal | None:
+        """Return the prior if it is a normal without hyper-priors."""
+        held = {name: getattr(self, f"prior_{name}") for name in self.names}
+        if self.cls is not dist.Normal or not all(isinstance(v, Tensor) for v in held.values()):
+            return None
+        return dist.Normal(**held)
 
     def _parameter(self, name: str) -> Tensor:
         held = getattr(self, f"prior_{name}")
@@ -79,7 +126,8 @@ def _hyper_program(slot: Slot, parameter: str, prior: Prior) -> PlainProgram:
     return PlainProgram(scalar, prior)
 
 
-def _constant(value: Value, like: Tensor) -> Tensor:
+def constant(value: Value, like: Tensor) -> Tensor:
+    """Return a number of a prior, or a list of them, in the precision of a slot."""
     exact = torch.tensor(value, dtype=torch.float64)
     constant = exact.to(like)
     if not constant.isfinite().all() or (constant.cpu() == 0).ne(exact == 0).any():

@@ -22,6 +22,8 @@ class StructuredPrior(ABC):
 
     #: Ranges of the numeric fields, by name.
     ranges: ClassVar[dict[str, constraints.Constraint]] = {}
+    #: Where the values of the slot live.
+    support: ClassVar[constraints.Constraint] = constraints.real
 
     @abstractmethod
     def program(self, slot: Slot) -> Program:
@@ -30,6 +32,10 @@ class StructuredPrior(ABC):
     @abstractmethod
     def guide(self, slot: Slot, program: Program, init_scale: float) -> MeanField:
         """Return the guide that matches the program."""
+
+    def proper(self) -> str | None:
+        """Return the proper prior that stands for an improper one where draws are needed."""
+        return None
 
 
 def structured(cls: type) -> type:
@@ -44,4 +50,5 @@ def _parameter(cls: Any, field: dataclasses.Field[Any]) -> Parameter:
     hint = typing.get_type_hints(cls)[field.name]
     if typing.get_origin(hint) is typing.Literal:
         return Parameter(field.name, default, choices=typing.get_args(hint))
-    return Parameter(field.name, default, cls.ranges.get(field.name))
+    is_list = typing.get_origin(hint) is tuple
+    return Parameter(field.name, default, cls.ranges.get(field.name), is_list=is_list)

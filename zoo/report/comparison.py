@@ -31,13 +31,13 @@ def render_comparison(
     title, lead
         Heading, and a sentence below it.
     """
-    pictures = [difference_picture(name, frame) for name, frame in (differences or {}).items()]
+    figures = [difference_picture(name, frame) for name, frame in (differences or {}).items()]
     return render(
         "comparison.html",
         title=title,
         lead=lead,
         runs=_runs(table),
-        pictures=[picture for picture in pictures if picture is not None],
+        figures=[figure for figure in figures if figure is not None],
     )
 
 

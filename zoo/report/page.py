@@ -11,6 +11,7 @@ from zoo.diagnostics import Finding, diagnose, verdict
 from zoo.diagnostics.reading import row_count, variables
 from zoo.diagnostics.sensitivity import SENSITIVE, power_scaling_table
 from zoo.report import tables
+from zoo.report.compression import compression_tables
 from zoo.report.figures.calibration import calibration_pictures
 from zoo.report.figures.canvas import Picture
 from zoo.report.figures.forest import forest_picture, parameter_rows
@@ -59,6 +60,8 @@ def render_report(
     tree: xarray.DataTree,
     truth: xarray.DataTree | None = None,
     findings: Sequence[Finding] | None = None,
+    *,
+    compression: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the report of a fit as one HTML page that loads nothing from elsewhere.
 
@@ -73,6 +76,8 @@ def render_report(
         The same quantities by NUTS or in closed form.
     findings
         The findings to show; by default those of `zoo.diagnostics.diagnose`.
+    compression
+        What ``zoo compress`` measured, if the run was compressed.
     """
     found = diagnose(tree, truth) if findings is None else list(findings)
     attributes = _Attributes(tree)
@@ -89,6 +94,7 @@ def render_report(
         ),
         Section("predictions", "Predictions", pictures=prediction_pictures(tree)),
         _sparsity(attributes),
+        _compression(compression or {}),
         _sensitivity(tree),
         Section("checks", "All checks", tables=_present(tables.findings_table(found))),
         _repeat(attributes),
@@ -173,7 +179,12 @@ def _scores(attributes: _Attributes) -> Section:
 
 
 def _training(tree: xarray.DataTree, findings: list[Finding]) -> Section:
-    return Section("training", "Training", pictures=_present(elbo_picture(tree, findings)))
+    return Section(
+        "training",
+        "Training",
+        pictures=_present(elbo_picture(tree, findings)),
+        tables=_present(tables.restart_table(tree)),
+    )
 
 
 def _posterior(tree: xarray.DataTree, truth: xarray.DataTree | None) -> Section:
@@ -220,10 +231,23 @@ def _sparsity(attributes: _Attributes) -> Section:
     return Section(
         "sparsity",
         "Sparsity",
-        f"{share}Groups are ranked by how much they are noise; those above the threshold, which "
-        f"splits the scores of a layer into two clusters, are pruned.{taken_back}",
+        f"{share}Groups are ranked by how much they are noise; those above the threshold are "
+        "pruned. It is the method's published one or, where there is none, splits the scores of a "
+        f"layer into two clusters.{taken_back}",
         pictures=sparsity_pictures(slots),
         tables=_present(tables.sparsity_table(slots)),
+    )
+
+
+def _compression(measured: Mapping[str, Any]) -> Section:
+    listed = compression_tables(measured)
+    return Section(
+        "compression",
+        "Compression",
+        "The network of posterior means before and after units were removed and weights were put "
+        "on the grids that posterior variances ask for. The scores are those of one network, not "
+        "of the average over the posterior.",
+        tables=listed,
     )
 
 

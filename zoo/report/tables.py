@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import xarray
+
 from zoo.diagnostics import Finding
 from zoo.diagnostics.finding import LEVELS
+from zoo.diagnostics.optimisation import restart_distances
+from zoo.diagnostics.reading import variable
 from zoo.report.figures.forest import Row
 
 Kind = Literal["text", "code", "number", "level"]
@@ -19,11 +23,20 @@ NAMES = {
     "rmse": "root mean squared error",
     "crps": "continuous ranked probability score",
 }
-PARTS = {"train": "training rows", "test": "test rows", "test.pruned": "test rows, pruned"}
+PARTS = {
+    "train": "training rows",
+    "test": "test rows",
+    "test.pruned": "test rows, pruned",
+    "test.mean": "test rows, posterior means",
+    "test.quantized": "test rows, quantized",
+}
 TOTALS = {
+    "log_evidence": "log evidence (nats)",
     "elbo": "ELBO (nats)",
     "kl": "KL between posterior and prior (nats)",
     "weights_left_percent": "weights left after pruning (%)",
+    "nonzero_percent": "quantized weights that are not zero (%)",
+    "bits_per_weight": "bits per quantized weight",
     "steps": "steps",
     "seconds": "seconds of training",
 }
@@ -122,6 +135,33 @@ def power_scaling_rows(scaled: Mapping[str, tuple[float, float]]) -> Table | Non
     columns = ["quantity", "to the prior", "to the likelihood"]
     kinds: list[Kind] = ["code", "number", "number"]
     return Table("Power-scaling sensitivity", columns, kinds, rows) if rows else None
+
+
+def restart_table(tree: xarray.DataTree) -> Table | None:
+    """List the fits from several starts, the one of the report first."""
+    elbos = variable(tree, "optimization", "restart_elbo")
+    errors = variable(tree, "optimization", "restart_elbo_error")
+    if elbos is None or errors is None:
+        return None
+    starts = elbos["restart"].to_numpy() if "restart" in elbos.coords else range(len(elbos))
+    columns: list[Sequence[Any]] = [
+        [f"{start} (this fit)" if row == 0 else str(start) for row, start in enumerate(starts)],
+        elbos.to_numpy().tolist(),
+        errors.to_numpy().tolist(),
+    ]
+    names = ["start", "ELBO (nats)", "standard error"]
+    density = variable(tree, "optimization", "restart_log_density")
+    if density is not None:
+        columns.append(density.to_numpy().mean(1).tolist())
+        names.append("held-out log density per row")
+    distances = restart_distances(tree)
+    if distances is not None:
+        columns.append([None, *distances.tolist()])
+        names.append("distance of outputs (sds)")
+    kinds: list[Kind] = ["text"]
+    kinds += ["number" for _ in names[1:]]
+    rows = list(zip(*columns, strict=True))
+    return Table("Fits from different starts", names, kinds, rows)
 
 
 def sparsity_table(slots: Mapping[str, Mapping[str, Any]]) -> Table | None:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from zoo.diagnostics.finding import LEVELS, format_number
+from zoo.report.figures.canvas import Picture
 
 #: A word and a sign for every level, so that nothing rests on colour alone.
 WORDS = {"ok": "Passed", "info": "Note", "warn": "Warning", "fail": "Failed"}
@@ -45,7 +47,12 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"number": _number, "tidy": _tidy, "breakable": _breakable}
+    environment.filters |= {
+        "number": _number,
+        "tidy": _tidy,
+        "breakable": _breakable,
+        "placed": _placed,
+    }
     environment.globals |= {"words": WORDS, "signs": SIGNS, "levels": LEVELS}
     return environment
 
@@ -54,6 +61,24 @@ def _static(environment: jinja2.Environment, name: str) -> str:
     assert environment.loader is not None
     source, _, _ = environment.loader.get_source(environment, name)
     return source
+
+
+def _placed(pictures: Sequence[Picture]) -> list[tuple[Picture, str]]:
+    """Say how figures stand on a page that is two panels wide, so that none leaves half of it bare.
+
+    Two single panels stand side by side (``half``). Other figures take the whole width, with the
+    caption below an even number of panels (``below``) and beside the last of an odd one
+    (``beside``).
+    """
+    placed: list[tuple[Picture, str]] = []
+    for picture in pictures:
+        single = len(picture.panels) == 1
+        if single and placed and placed[-1][1] == "beside" and len(placed[-1][0].panels) == 1:
+            placed[-1] = (placed[-1][0], "half")
+            placed.append((picture, "half"))
+        else:
+            placed.append((picture, "beside" if len(picture.panels) % 2 else "below"))
+    return placed
 
 
 def _tidy(value: Any) -> Any:

@@ -10,7 +10,7 @@ from zoo.slots import Slot
 WEIGHT = Slot("0.weight", torch.zeros(2, 3), "linear")
 BIAS = Slot("0.bias", torch.zeros(2), "linear")
 LAST = Slot("2.weight", torch.zeros(1, 2), "linear")
-NOISE = Slot("noise", torch.tensor(0.5), "likelihood", positive=True)
+NOISE = Slot("noise", torch.tensor(0.5), "likelihood", positive=True, by_name=True)
 SLOTS = [WEIGHT, BIAS, LAST, NOISE]
 
 

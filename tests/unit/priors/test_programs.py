@@ -3,10 +3,11 @@ import pyro
 import pyro.poutine as poutine
 import pytest
 import torch
-from scipy import stats
+from scipy import integrate, stats
 from torch import nn
 
-from zoo.priors import Prior, build_guide, build_program
+from zoo.errors import PriorError
+from zoo.priors import Prior, build_guide, build_program, proper_counterpart
 from zoo.slots import Slot, network_slots
 
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -179,3 +180,52 @@ def test_program_and_guide_follow_the_precision_of_the_slot(text, dtype):
     assert {parameter.dtype for parameter in guide.parameters()} == {dtype}
     trace = poutine.trace(poutine.replay(program, trace=poutine.trace(guide).get_trace()))
     assert trace.get_trace().nodes["w"]["value"].dtype == dtype
+
+
+def test_truncated_normal_jeffreys_is_a_uniform_log_scale_and_normal_weights():
+    place = slot((2, 3))
+    program = build_program(Prior.parse("TruncatedNormalJeffreys(low=-3, high=1)"), place)
+    log_scale = torch.tensor([-2.0, 0.5, 0.0])
+    trace = trace_at(program, {"w_log_scale": log_scale, "w": place.value})
+    scales = log_scale.exp().expand(2, 3).numpy()
+    expected = -3 * np.log(4) + stats.norm(0, scales).logpdf(place.value.numpy()).sum()
+    assert trace.log_prob_sum().item() == pytest.approx(expected, rel=1e-10)
+
+
+# Log density of a single weight for a = -8, b = 2: computed with 30 digits.
+SMOOTH = [(0.001, 3.90903708796), (0.1, -0.704003764258), (1.0, -3.10963271782)]
+
+
+@pytest.mark.parametrize(("weight", "log_density"), SMOOTH)
+def test_truncated_normal_jeffreys_has_the_reference_density_without_its_scale(weight, log_density):
+    place = Slot("w", torch.zeros(1), "other")
+    program = build_program(Prior.parse("TruncatedNormalJeffreys"), place)
+
+    def joint(log_scale):
+        values = {"w_log_scale": torch.tensor([log_scale]), "w": torch.tensor([weight])}
+        return np.exp(trace_at(program, values).log_prob_sum().item())
+
+    marginal, _ = integrate.quad(joint, -8, 2, points=[np.log(weight)], epsrel=1e-10, limit=200)
+    assert np.log(marginal) == pytest.approx(log_density, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("improper", "proper"),
+    [
+        ("LogUniform", "TruncatedNormalJeffreys(group=element)"),
+        ("NormalJeffreys", "TruncatedNormalJeffreys(group=auto)"),
+        ("NormalJeffreys(group=output)", "TruncatedNormalJeffreys(group=output)"),
+    ],
+)
+def test_improper_priors_name_their_proper_counterpart(improper, proper):
+    assert proper_counterpart(Prior.parse(improper)) == Prior.parse(proper)
+
+
+@pytest.mark.parametrize("text", ["Normal(0, 1)", "Horseshoe", "EmpiricalBayes", "Graves"])
+def test_proper_priors_stand_for_themselves(text):
+    assert proper_counterpart(Prior.parse(text)) is None
+
+
+def test_bounds_in_the_wrong_order_are_refused():
+    with pytest.raises(PriorError, match=r"low < high.*low=2, high=1"):
+        Prior.parse("TruncatedNormalJeffreys(low=2, high=1)")

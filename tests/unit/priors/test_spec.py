@@ -26,6 +26,7 @@ POSITIVE = {
     "LogNormal": {"loc": "real", "scale": "positive"},
 }
 GROUPS = ["auto", "input", "output", "element"]
+SIZES = ["fixed", "learned", "fitted"]
 
 magnitudes = st.floats(-300, 300).map(lambda power: 10.0**power)
 positive = st.one_of(st.sampled_from([1e-300, 1e-5, 0.5, 1.0, 3.0, 1e15, 1e300]), magnitudes)
@@ -70,7 +71,7 @@ def quantizing_priors(draw):
     words = [0.0]
     for step in steps:
         words.append(words[-1] + step)
-    return "Quantizing", {"codebook": words}
+    return "Quantizing", {"codebook": words, "size": draw(st.sampled_from(SIZES))}
 
 
 priors = st.one_of(plain_priors(), bounded_priors(), structured_priors(), quantizing_priors())
@@ -140,8 +141,8 @@ def test_numbers_keep_every_bit(number):
         ("Horseshoe()", "Horseshoe(scale=1e-05, group=auto)"),
         ("Horseshoe(0.1, 'input')", "Horseshoe(scale=0.1, group=input)"),
         ("LogUniform", "LogUniform()"),
-        ("Quantizing([-0.2, 0, 0.2])", "Quantizing(codebook=[-0.2, 0, 0.2])"),
-        ("Quantizing((-0.2, 0, 0.2))", "Quantizing(codebook=[-0.2, 0, 0.2])"),
+        ("Quantizing([-0.2, 0, 0.2])", "Quantizing(codebook=[-0.2, 0, 0.2], size=fixed)"),
+        ("Quantizing((-0.2, 0, 0.2))", "Quantizing(codebook=[-0.2, 0, 0.2], size=fixed)"),
         ("Normal(0, HalfCauchy(1))", "Normal(loc=0, scale=HalfCauchy(scale=1))"),
         ({"dist": "LogUniform"}, "LogUniform()"),
         ({"dist": "Normal", "loc": 0, "scale": "HalfCauchy(1)"}, str),

@@ -11,7 +11,7 @@ import zoo
 import zoo.errors
 from zoo.infer.objective import site_divergences
 
-METHODS = ["mean_field", "group_horseshoe"]
+METHODS = ["mean_field", "group_horseshoe", "sparse_vd"]
 SCALES = {"_global_a": True, "_global_b": True, "_local_a": True, "_local_b": True, "_base": True}
 # What the sites of a weight are called, and whether their divergence has a closed form.
 PRIORS = {
@@ -26,7 +26,10 @@ PRIORS = {
     "Horseshoe(group=input)": SCALES,
     "Horseshoe(group=output)": SCALES,
     "NormalJeffreys": {"_z": True, "_base": True},
+    "TruncatedNormalJeffreys(group=output)": {"_log_scale": False, "": True},
     "LogUniform": {"": True},
+    "EmpiricalBayes": {"": True},
+    "Graves": {"": True},
     "SmoothLogUniform(low=-8, high=2)": {"": False},
     "Quantizing(codebook=[-0.2, 0, 0.2])": {"": True},
     "Normal(Normal(0, 1), LogNormal(0, HalfNormal(1)))": {
@@ -110,14 +113,11 @@ def test_closed_form_is_used_wherever_there_is_one(pair, prior):
 
 
 def test_guide_starts_at_the_weights_of_the_network(pair):
-    model, guide = pair
-    for part in guide.modules():
-        if hasattr(part, "log_scale"):
-            torch.nn.init.constant_(part.log_scale, -40.0)
-    guide_trace = poutine.trace(guide).get_trace()
+    model, _ = pair
+    guide_trace = poutine.trace(model.guide(init_scale=1e-17)).get_trace()
     values = poutine.replay(model.sample_slots, trace=guide_trace)()
     for name, value in values.items():
-        # four scales and a weight, each off by exp(-40) and by rounding
+        # four scales and a weight, each off by 1e-17 and by rounding
         assert torch.allclose(value, model.net.get_parameter(name), rtol=1e-12, atol=1e-15)
 
 

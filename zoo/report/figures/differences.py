@@ -11,8 +11,9 @@ from zoo.report.figures.canvas import BAND, FIT, Picture, panel, short
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Runs that are drawn.
+#: Runs that are drawn, and others that are named.
 MAX_RUNS = 40
+MAX_NAMED = 5
 
 
 def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
@@ -25,9 +26,12 @@ def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
     frame
         Columns ``difference`` and ``error``, one row per run.
     """
-    usable = frame[np.isfinite(frame["difference"].astype(float))].head(MAX_RUNS)
+    known = np.isfinite(frame["difference"].astype(float))
+    usable = frame[known].head(MAX_RUNS)
     if usable.empty:
         return None
+    others = ", ".join(short(str(name)) for name in frame.index[~known][:MAX_NAMED])
+    left_out = f" Not comparable, and not shown: {others}." if others else ""
     names = [str(name) for name in usable.index]
     middle = usable["difference"].to_numpy(float)
     error = np.nan_to_num(usable["error"].to_numpy(float))
@@ -41,7 +45,8 @@ def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
         axes.set_yticks(place, [short(name) for name in names])
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"difference of {short(score, 40)}")
+        # Longer than a small pair of axes, so it may go on to the left.
+        axes.set_xlabel(f"difference of {short(score, 44)}", loc="right")
 
     listed = "; ".join(
         f"{short(name)} {format_number(float(d))} ± {format_number(float(e))}"
@@ -51,5 +56,5 @@ def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
         [panel(paint, alt=f"Differences of {score}: {listed}.", height=80 + 26 * len(names))],
         f"Difference of {score} to the run at zero, with one (thick) and two (thin) standard "
         "errors of the difference on the same rows. Bars that cross zero: the data do not tell the "
-        "runs apart.",
+        f"runs apart.{left_out}",
     )

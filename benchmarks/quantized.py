@@ -1,0 +1,175 @@
+"""LeNet-300-100 on MNIST with ternary weights, beside the network it was made from.
+
+``python -m benchmarks.quantized [--seed 0] [--steps 9000] [--folder runs/quantized]``. MNIST comes
+from ``ZOO_DATA``. The parent is trained as a point by plain PyTorch; the method ``quantized``
+starts from it. Both are kept in the folder, checkpoints included, so that a run which was stopped
+goes on where it was. Progress is printed; the result is a row of
+``benchmarks/results/quantized.csv``.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from benchmarks.speed import machine_line
+from zoo import store, workflow
+from zoo.compress import QuantizedView, quantized_view
+from zoo.config import make_config
+from zoo.data import Dataset, load
+from zoo.fitted import Fit
+from zoo.infer.svi import SVI
+from zoo.nets import mlp
+from zoo.store import RunDirectory
+
+RESULTS = Path(__file__).parent / "results"
+BATCH_SIZE = 128
+#: Posterior draws behind the error of the continuous posterior.
+NUM_SAMPLES = 10
+
+
+def error_percent(net: nn.Module, dataset: Dataset) -> float:
+    """Return the percentage of test rows that a network gets wrong."""
+    with torch.no_grad():
+        predicted = net.eval()(torch.as_tensor(dataset.X_test, dtype=torch.float32)).argmax(-1)
+    return 100.0 * float((predicted != torch.as_tensor(dataset.y_test)).double().mean())
+
+
+def parent_network(dataset: Dataset, seed: int, num_steps: int, path: Path) -> nn.Module:
+    """Return the network to start from, trained once and kept in a file."""
+    torch.manual_seed(seed)
+    net = mlp([784, 300, 100, 10])
+    if path.exists():
+        net.load_state_dict(load_file(path))
+        return net
+    x, y = torch.as_tensor(dataset.X_train, dtype=torch.float32), torch.as_tensor(dataset.y_train)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, num_steps)
+    for step in range(num_steps):
+        rows = torch.randint(len(x), (BATCH_SIZE,))
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+        schedule.step()
+        if (step + 1) % 500 == 0:
+            print(f"parent: step {step + 1}, error {error_percent(net, dataset):.2f} %", flush=True)
+    save_file(net.state_dict(), path)
+    return net
+
+
+def quantized_fit(
+    dataset: Dataset, parent: nn.Module, seed: int, num_steps: int, directory: RunDirectory
+) -> Fit:
+    """Train the method from a parent, from its last checkpoint if there is one."""
+    config = make_config(
+        method="quantized",
+        net=None,
+        seed=seed,
+        num_steps=num_steps,
+        batch_size=BATCH_SIZE,
+        lr=1e-3,
+        pretrain=0.0,
+        kl_warmup=0.3,
+        num_samples=NUM_SAMPLES,
+        num_threads=1,
+        compile="inductor",
+    )
+    prepared = workflow.prepare(config, dataset=dataset, net=parent)
+    if (directory.path / store.CHECKPOINT).exists():
+        prepared.svi.load_state(*directory.read_tensors(store.CHECKPOINT))
+
+    def keep(svi: SVI) -> None:
+        directory.write_tensors(store.CHECKPOINT, *svi.state())
+        view = view_of(svi.objective.model, svi.objective.guide)
+        errors = errors_of(view, svi.objective.model.net, dataset)
+        loss = float(torch.stack(svi.progress.losses[-200:]).mean())
+        print(
+            f"quantized: step {svi.progress.step} after {svi.progress.seconds:.0f} s, "
+            f"loss {loss:.0f}, error of the means {errors['means']:.2f} %, "
+            f"ternary {errors['ternary']:.2f} %, {view.nonzero_percent:.1f} % not zero",
+            flush=True,
+        )
+
+    losses = prepared.svi.run(progress_bar=False, checkpoint_every=500, on_checkpoint=keep)
+    seconds = prepared.svi.progress.seconds
+    return Fit(prepared.assembly, dataset.schema, losses, seconds, dataset=dataset)
+
+
+def view_of(model: Any, guide: Any) -> QuantizedView:
+    view = quantized_view(model, guide)
+    assert view is not None
+    return view
+
+
+def errors_of(view: QuantizedView, net: nn.Module, dataset: Dataset) -> dict[str, float]:
+    """Return the errors of the continuous and of the ternary network."""
+    means = QuantizedView(view.means, {}, {})
+    return {
+        "means": error_percent(means.network(net), dataset),
+        "ternary": error_percent(view.network(net), dataset),
+    }
+
+
+def row(fitted: Fit, parent: nn.Module, dataset: Dataset, seed: int) -> dict[str, Any]:
+    """Return one row of the table."""
+    model, guide = fitted.assembly.model, fitted.assembly.guide
+    view = view_of(model, guide)
+    errors = errors_of(view, model.net, dataset)
+    observed = dataset.schema.decode_target(dataset.y_test)
+    posterior = fitted.score(dataset.X_test, observed)
+    parent_error = error_percent(parent, dataset)
+    return {
+        "network": "lenet300",
+        "data": "mnist",
+        "seed": seed,
+        "steps": len(fitted.losses),
+        "parent error %": parent_error,
+        "posterior error %": 100 * (1 - posterior["accuracy"]),
+        "posterior nll": posterior["nll"],
+        "means error %": errors["means"],
+        "ternary error %": errors["ternary"],
+        "ternary minus parent, points": errors["ternary"] - parent_error,
+        "not zero %": view.nonzero_percent,
+        "bits per weight": view.bits,
+        "codebook": " ".join(f"{float(words.max()):.4f}" for words in view.codebooks.values()),
+        "seconds": round(fitted.seconds),
+        "machine": machine_line(),
+        "command": "python -m benchmarks.quantized " + " ".join(sys.argv[1:]),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=9000, help="469 are one epoch")
+    parser.add_argument("--parent-steps", type=int, default=4690)
+    parser.add_argument("--folder", type=Path, default=Path("runs/quantized"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    started = time.monotonic()
+    folder = arguments.folder / str(arguments.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    dataset = load("mnist")
+    parent = parent_network(
+        dataset, arguments.seed, arguments.parent_steps, folder / "parent.safetensors"
+    )
+    directory = RunDirectory(folder)
+    fitted = quantized_fit(dataset, parent, arguments.seed, arguments.steps, directory)
+    table = pd.DataFrame([row(fitted, parent, dataset, arguments.seed)])
+    print(table.T.to_string(), f"\n{time.monotonic() - started:.0f} seconds in all", flush=True)
+    path = RESULTS / "quantized.csv"
+    if path.exists():
+        before = pd.read_csv(path)
+        table = pd.concat([before[before["seed"] != arguments.seed], table]).sort_values("seed")
+    table.round(4).to_csv(path, index=False)
+
+
+if __name__ == "__main__":
+    main()

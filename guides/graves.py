@@ -1,0 +1,45 @@
+"""Weights that share one fitted prior, judged by the density of their posterior at zero."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from guides.elementwise import Elementwise
+
+
+def graves_relevance(loc: Tensor, scale: Tensor) -> Tensor:
+    r"""Density of the guide at zero relative to its peak; weights are pruned above a threshold.
+
+    .. math:: λ_i = q(0)/q(μ_i) = \exp(-μ_i²/(2σ_i²))
+
+    Parameters
+    ----------
+    loc, scale
+        Means μ and standard deviations σ of a normal guide.
+
+    References
+    ----------
+    Graves (2011), *Practical Variational Inference for Neural Networks*.
+    """
+    return torch.exp(-0.5 * (loc / scale).square())
+
+
+class Graves(Elementwise):
+    r"""Posterior of one weight tensor whose elements share one fitted normal prior.
+
+    .. math:: q(w_i) = N(\mu_i, \sigma_i^2), \quad
+        \lambda_i = \frac{q(0)}{q(\mu_i)} = e^{-\mu_i^2 / 2\sigma_i^2}
+
+    References
+    ----------
+    Graves (2011), *Practical Variational Inference for Neural Networks*.
+    """
+
+    #: Weights with a larger relative density at zero are noise: a mean below 0.61 sds.
+    default_threshold: ClassVar[float] = 0.83
+
+    def group_scores(self) -> Tensor:
+        r"""Return :math:`\lambda` of every weight, flat: one for noise, zero for signal."""
+        loc, variance = self.weight_moments()
+        return graves_relevance(loc, variance.sqrt()).flatten()

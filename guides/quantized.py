@@ -1,0 +1,100 @@
+"""Gaussian weights on their way to a codebook: where they start, stay and end."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guides.mean_field import MeanField, SitePosterior
+
+#: The codebook of the published figures is [-0.2, 0, 0.2]; they are relative to its distance.
+REFERENCE_GAP = 0.2
+#: Range of the log variance at that distance.
+LOG_VARIANCE = (-10.0, 1.0)
+#: A weight is pruned when its log alpha, log(variance / mean²), is at least this.
+PRUNED_LOG_ALPHA = 3.0
+
+
+class Quantized(MeanField):
+    r"""Posterior :math:`N(\theta_{ij}, \sigma_{ij}^2)` of a weight tensor with a codebook.
+
+    Distances are relative to the smallest distance between code words, so that every codebook is
+    treated as the published one, :math:`[-0.2, 0, 0.2]`: :math:`\log\sigma^2` stays between -10 and
+    1, and :math:`\theta` between the outer code words and :math:`e^{-3/2} \sigma` beyond them.
+
+    Parameters
+    ----------
+    program
+        Pyro program with one site, the weights.
+    slot
+        Name of that site.
+    init, init_scale
+        As for `MeanField`; the scale is the one at the published codebook.
+
+    References
+    ----------
+    Achterhold, Köhler, Schmeink and Genewein (2018), *Variational Network Quantization*.
+    """
+
+    def __init__(
+        self, program: Callable[..., Any], *, slot: str, init: Tensor, init_scale: float
+    ) -> None:
+        super().__init__(program, init={slot: init}, init_scale=init_scale)
+        self.slot, self.init_scale = slot, init_scale
+
+    @property
+    def weights(self) -> SitePosterior:
+        """Location and log scale of the weights."""
+        return self[self.slot]
+
+    @torch.no_grad()
+    def restart(self, codebook: Tensor) -> None:
+        """Widen the posterior of pretrained weights to its start, and move them into range."""
+        self.weights.log_scale.copy_(math.log(self.init_scale) + _log_stretch(codebook))
+        self.constrain(codebook)
+
+    @torch.no_grad()
+    def constrain(self, codebook: Tensor) -> None:
+        """Move location and scale to the nearest values that are allowed."""
+        loc, log_scale = self.weights.loc, self.weights.log_scale
+        low, high = (0.5 * bound + _log_stretch(codebook) for bound in LOG_VARIANCE)
+        torch.clamp(log_scale, low, high, out=log_scale)
+        beyond = (log_scale - PRUNED_LOG_ALPHA / 2).exp_()
+        torch.clamp(loc, codebook.min() - beyond, codebook.max() + beyond, out=loc)
+
+    @torch.no_grad()
+    def quantized(self, codebook: Tensor) -> Tensor:
+        r"""Return the code word of every weight.
+
+        Zero where :math:`\log(\sigma^2 / \theta^2) \ge 3`; elsewhere the nearest one, which is the
+        one with the largest density :math:`N(c_k \mid \theta, \sigma^2)`.
+        """
+        loc, log_scale = self.weights.loc, self.weights.log_scale
+        pruned = loc.abs() <= (log_scale - PRUNED_LOG_ALPHA / 2).exp()
+        return torch.where(pruned, torch.zeros_like(loc), codebook[nearest(loc, codebook)])
+
+
+def nearest(values: Tensor, codebook: Tensor) -> Tensor:
+    """Return the index of the nearest code word of every value."""
+    return (values.unsqueeze(-1) - codebook).abs().argmin(-1)
+
+
+def fitted_size(values: Tensor, words: Tensor, *, num_rounds: int = 30) -> Tensor:
+    r"""Return the factor that brings code words nearest to values.
+
+    Minimises :math:`\sum_i (v_i - s\, c_{k(i)})^2` over :math:`s` and the assignments
+    :math:`k(i)` in turn (Lloyd's algorithm), from a start that puts the outer words at twice the
+    mean size of the values. Values that are all zero leave the words as they are.
+    """
+    size = 2 * values.abs().mean() / words.abs().max()
+    for _ in range(num_rounds):
+        chosen = words[nearest(values, size * words)]
+        square = chosen.square().sum()
+        size = torch.where(square > 0, (values * chosen).sum() / square, size)
+    return torch.where(size > 0, size, torch.ones_like(size))
+
+
+def _log_stretch(codebook: Tensor) -> Tensor:
+    return (codebook.sort().values.diff().min() / REFERENCE_GAP).log()

@@ -1,0 +1,136 @@
+"""The prior with a codebook: fixed, learned, fitted."""
+
+import pyro.poutine as poutine
+import pytest
+import torch
+from torch import nn
+
+import zoo
+from zoo.infer.objective import total_divergence
+from zoo.infer.svi import SVI
+from zoo.priors import Prior
+from zoo.priors.quantizing import SLOWNESS, QuantizingProgram
+from zoo.registry import Recipe
+
+pytestmark = pytest.mark.usefixtures("double_precision", "module_local_params")
+
+
+def model_with(prior, method="mean_field"):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    return zoo.create(
+        method, net, likelihood="categorical", num_data=40, priors={"*.weight": prior}
+    )
+
+
+def trained(model, guide, **recipe):
+    x = torch.randn(40, 3)
+    values = {"num_steps": 20, "batch_size": 20, "lr": 1e-2} | recipe
+    svi = SVI(model, guide, x, (x[:, 0] > 0).long(), recipe=Recipe(**values), seed=0)
+    svi.run(progress_bar=False)
+    return svi
+
+
+def test_every_way_to_write_it_is_the_same_prior():
+    text = Prior.parse("Quantizing([-1, 0, 1], fitted)")
+    mapping = {"dist": "Quantizing", "codebook": [-1, 0, 1], "size": "fitted"}
+    assert text == Prior.parse(mapping) == Prior.parse(str(text))
+    assert str(Prior.parse("Quantizing")) == "Quantizing(codebook=[-0.2, 0, 0.2], size=fixed)"
+
+
+def test_a_fixed_codebook_stays_and_a_learned_one_moves():
+    for size, moves in (("fixed", False), ("learned", True), ("fitted", True)):
+        model = model_with(f"Quantizing([-0.2, 0, 0.2], size={size})")
+        guide = model.guide(init_scale=0.01)
+        trained(model, guide, kl_warmup=0.0)
+        words = model.program("0.weight").codebook().detach()
+        assert torch.equal(words, torch.tensor([-0.2, 0.0, 0.2])) != moves
+        assert words[1] == 0
+        assert words[2] == -words[0]
+
+
+def test_one_step_moves_a_code_word_a_hundredth_of_a_weight():
+    # The first step of Adam moves every parameter by the learning rate.
+    model = model_with("Quantizing([-0.2, 0, 0.2], size=learned)")
+    trained(model, model.guide(init_scale=0.01), num_steps=1, lr=1e-3, kl_warmup=0.0)
+    moved = abs(float(model.program("0.weight").codebook()[2].detach()) - 0.2)
+    assert moved == pytest.approx(0.01 * 1e-3, rel=1e-3)
+
+
+def test_the_size_has_the_gradient_of_the_divergence():
+    model = model_with("Quantizing([-0.2, 0, 0.2], size=learned)")
+    guide = model.guide(init_scale=0.02)
+    program = model.program("0.weight")
+
+    def divergence(growth):
+        with torch.no_grad():
+            program.growth.fill_(growth)
+        return total_divergence(model, guide)
+
+    trace = poutine.trace(guide).get_trace()
+    prior = poutine.trace(poutine.replay(program, trace=trace)).get_trace().nodes["0.weight"]["fn"]
+    torch.distributions.kl_divergence(trace.nodes["0.weight"]["fn"], prior).sum().backward()
+    numeric = (divergence(1e-4) - divergence(-1e-4)) / 2e-4
+    assert float(program.growth.grad) == pytest.approx(numeric, rel=1e-5)
+
+
+def test_fitting_happens_once_where_pretraining_ends():
+    model = model_with("Quantizing([-1, 0, 1], size=fitted)", method="quantized")
+    guide = model.guide(init_scale=0.0183)
+    seen = []
+    recipe = Recipe(num_steps=20, batch_size=20, lr=1e-2, pretrain=0.5, kl_warmup=0.25)
+    x = torch.randn(40, 3)
+    svi = SVI(model, guide, x, (x[:, 0] > 0).long(), recipe=recipe, seed=0)
+    program = model.program("0.weight")
+    svi.run(
+        checkpoint_every=1,
+        on_checkpoint=lambda svi: seen.append(
+            (float(program.size), float(svi.objective.kl_weight))
+        ),
+    )
+    starts, weights = zip(*seen[:20], strict=True)
+    assert starts[:10] == (1.0,) * 10
+    assert len(set(starts[10:])) == 1
+    assert starts[10] != 1.0
+    assert weights == pytest.approx([0.0] * 11 + [0.2, 0.4, 0.6, 0.8] + [1.0] * 5)
+
+
+def test_a_codebook_does_not_collapse():
+    program = model_with("Quantizing([-0.2, 0, 0.2], size=learned)").program("0.weight")
+    assert isinstance(program, QuantizingProgram)
+    with torch.no_grad():
+        program.growth.fill_(-1e6)
+    program.constrain(object())
+    torch.testing.assert_close(program.codebook().detach()[2], torch.tensor(0.05))
+    assert SLOWNESS * 0.2 == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("step", [9, 10, 11])
+def test_a_run_that_stops_near_the_end_of_pretraining_continues_to_the_same_bits(step):
+    def make():
+        model = model_with("Quantizing([-1, 0, 1], size=fitted)", method="quantized")
+        recipe = Recipe(num_steps=20, batch_size=16, lr=1e-2, pretrain=0.5, kl_warmup=0.25)
+        x = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+        guide = model.guide(init_scale=0.0183)
+        return SVI(model, guide, x, (x[:, 0] > 0).long(), recipe=recipe, seed=0)
+
+    states = {}
+    whole = make()
+    whole.run(
+        checkpoint_every=step,
+        on_checkpoint=lambda svi: states.setdefault(
+            svi.progress.step, [dict(part) for part in _copied(svi.state())]
+        ),
+    )
+    part = make()
+    part.load_state(*states[step])
+    part.run()
+    for (name, first), second in zip(
+        whole.objective.state_dict().items(), part.objective.state_dict().values(), strict=True
+    ):
+        assert torch.equal(first, second), name
+
+
+def _copied(state):
+    tensors, numbers = state
+    return {name: value.clone() for name, value in tensors.items()}, numbers

@@ -1,0 +1,73 @@
+"""Whether a quantized network predicts as well as the one it was made from."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import xarray
+
+from zoo.diagnostics.finding import Finding, Level, format_number, format_share
+from zoo.diagnostics.reading import variable
+
+SOURCE = "Achterhold et al. (2018)"
+#: Rise of the error rate, and of the root mean squared error relative to what it was, that matters.
+ERROR_RISE = 0.01
+RMSE_RISE = 0.05
+#: A rise below this many standard errors is noise. The two networks see the same rows and mostly
+#: agree, so the standard error of independent rows is an upper bound.
+RISE_Z = 2.0
+ADVICE = (
+    "Train longer or phase the divergence in more slowly; a finer codebook, or a first and last "
+    "layer without one, also help."
+)
+
+
+def quantization_findings(tree: xarray.DataTree) -> list[Finding]:
+    """Compare the scores of the quantized network with those of the posterior means.
+
+    They are in the root attribute ``metrics`` of fits whose weights have a codebook.
+    """
+    metrics = _metrics(tree)
+    observed = variable(tree, "held_out", "y")
+    if observed is None:
+        return []
+    for score, judge in (("accuracy", _error_finding), ("rmse", _rmse_finding)):
+        before, after = (metrics.get(f"test.{part}.{score}") for part in ("mean", "quantized"))
+        if isinstance(before, float | int) and isinstance(after, float | int):
+            return [judge(float(before), float(after), observed.size)]
+    return []
+
+
+def _error_finding(before: float, after: float, rows: int) -> Finding:
+    variance = before * (1 - before) + after * (1 - after)
+    threshold = max(ERROR_RISE, RISE_Z * math.sqrt(variance / rows))
+    rise = before - after
+    message = (
+        f"The quantized network errs on {format_share(1 - after)} of the held-out rows, the "
+        f"continuous one on {format_share(1 - before)}."
+    )
+    return _finding(rise, threshold, message)
+
+
+def _rmse_finding(before: float, after: float, rows: int) -> Finding:
+    rise = after / before - 1 if before > 0 else 0.0
+    message = (
+        f"The root mean squared error of the quantized network is {format_number(after)}, that of "
+        f"the continuous one {format_number(before)}."
+    )
+    return _finding(rise, RMSE_RISE, message)
+
+
+def _finding(rise: float, threshold: float, message: str) -> Finding:
+    level: Level = "warn" if rise > threshold else "ok"
+    advice = ADVICE if level == "warn" else ""
+    return Finding("compression.quantized", level, rise, threshold, message, advice, SOURCE)
+
+
+def _metrics(tree: xarray.DataTree) -> Mapping[str, Any]:
+    try:
+        metrics = json.loads(str(tree.attrs.get("metrics", "{}")))
+    except ValueError:
+        return {}
+    return metrics if isinstance(metrics, Mapping) else {}

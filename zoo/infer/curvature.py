@@ -1,0 +1,191 @@
+r"""Curvature of the log joint at the mode, for Laplace approximations.
+
+The generalised Gauss-Newton matrix takes the network as linear around the mode, which keeps it
+positive:
+
+.. math:: H = \sum_n J_n^\top \Lambda_n J_n - \nabla^2 \log p(\hat u), \quad
+    J_n = \frac{\partial f(x_n)}{\partial u}
+
+with :math:`\Lambda_n` the Fisher information of the observation about the outputs. For the
+likelihoods of classes and counts, and for Gaussian ones, it is the Hessian of the negative log
+likelihood.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, StudentT, kl_divergence
+from torch.func import grad, jacrev, jvp, vmap
+
+from guides.laplace import Laplace
+from zoo.bnn import BNN
+from zoo.errors import ConfigError
+from zoo.infer.predict import observation_distribution
+
+#: Numbers of the Jacobians that are held at once.
+CHUNK_NUMBERS = 2**24
+
+
+@torch.no_grad()
+def gauss_newton(model: BNN, guide: Laplace, x: Tensor, *, diagonal: bool) -> Tensor:
+    """Return the curvature of the negative log likelihood of all rows, in float64.
+
+    Parameters
+    ----------
+    model, guide
+        The guide is at the mode.
+    x
+        All training rows.
+    diagonal
+        Whether only the diagonal of the matrix is wanted.
+    """
+    mode = guide.mode
+    size = mode.numel()
+    total = mode.new_zeros(size if diagonal else (size, size), dtype=torch.float64)
+    for rows in _chunks(model, x, size):
+        outputs, jacobians = output_jacobians(model, guide, rows)
+        root = _root(_information(model, outputs))
+        # With Λ = R Rᵀ every row of Rᵀ J is a row of a least-squares problem.
+        scaled = (root.mT @ jacobians).reshape(-1, size)
+        total += (scaled.square().sum(0) if diagonal else scaled.T @ scaled).double()
+    return total
+
+
+def output_jacobians(model: BNN, guide: Laplace, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the likelihood sees at the mode, and its derivatives by the unknowns.
+
+    Shapes are ``(rows, outputs)`` and ``(rows, outputs, unknowns)``; a noise that is Bayesian is
+    one more output.
+    """
+
+    def seen(flat: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        values = _slots(model, guide, flat)
+        f = model.evaluate(values, row.unsqueeze(0)).squeeze(0)
+        noise = values.get("noise")
+        everything = f if noise is None else torch.cat([f, noise.reshape(1)])
+        return everything, everything
+
+    model.eval()
+    both: tuple[Tensor, Tensor] = vmap(jacrev(seen, has_aux=True), (None, 0))(guide.mode, x)
+    return both[1], both[0]
+
+
+def along(function: Callable[[Any], Tensor], point: Any, step: Any) -> tuple[Tensor, Tensor]:
+    """Return the value of a function at a point, and its derivative along a step."""
+    with warnings.catch_warnings():
+        # inside torch, at the first forward derivative of a process
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+        value, change, *_ = jvp(function, (point,), (step,))
+    return value, change
+
+
+@torch.no_grad()
+def prior_curvature(model: BNN, guide: Laplace) -> Tensor:
+    """Return the second derivatives of the negative log prior, in float64.
+
+    Elements must be independent under the prior (see `require_independent`), so that the Hessian is
+    diagonal and one product with it is enough.
+    """
+    slope = grad(lambda flat: -_log_prior(model, guide, flat))
+    mode = guide.mode
+    return along(slope, mode, torch.ones_like(mode))[1].double()
+
+
+def require_independent(model: BNN) -> None:
+    """Refuse priors of several sites: their joint mode lies where scales vanish, or nowhere."""
+    for slot, prior in model.priors.items():
+        hyper = any(hasattr(value, "family") for value in prior.arguments.values())
+        if prior.family.structured or hyper:
+            raise ConfigError(
+                f"the prior {prior} of slot {slot!r} has no mode that a Gaussian could stand for. "
+                "Take one with independent elements, for example Normal(0, 1)."
+            )
+
+
+@torch.no_grad()
+def log_joint(model: BNN, guide: Laplace, x: Tensor, y: Tensor) -> float:
+    """Return the log joint of all rows at the mode, in unconstrained space."""
+    model.eval()
+    values = _slots(model, guide, guide.mode)
+    total = float(_log_prior(model, guide, guide.mode))
+    device = guide.mode.device
+    for rows, targets in zip(x.split(4096), y.split(4096), strict=True):
+        f = model.evaluate(values, rows.to(device)).unsqueeze(0)
+        noise = values.get("noise")
+        observed = observation_distribution(model, f, None if noise is None else noise.reshape(1))
+        total += float(observed.log_prob(targets.to(device)).double().sum())
+    return total
+
+
+def _slots(model: BNN, guide: Laplace, flat: Tensor) -> dict[str, Tensor]:
+    sites, _ = guide.constrained(flat)
+    with pyro.validation_enabled(False), poutine.block(), poutine.condition(data=sites):
+        return model.sample_slots()
+
+
+def _log_prior(model: BNN, guide: Laplace, flat: Tensor) -> Tensor:
+    sites, corrections = guide.constrained(flat)
+    with pyro.validation_enabled(False):
+        conditioned = poutine.condition(model.sample_slots, data=sites)
+        density = poutine.trace(conditioned).get_trace().log_prob_sum()
+    return torch.stack([torch.as_tensor(density), *corrections.values()]).sum()
+
+
+def _chunks(model: BNN, x: Tensor, size: int) -> list[Tensor]:
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        num_outputs = model.eval().net(x[:1].to(device)).shape[-1] + 1
+    rows = max(1, CHUNK_NUMBERS // (num_outputs * size))
+    return [chunk.to(device) for chunk in x.split(rows)]
+
+
+def _information(model: BNN, outputs: Tensor) -> Tensor:
+    r"""Return the Fisher information of one observation about the outputs, row by row.
+
+    It is the second derivative of the divergence :math:`KL(p_{f_0} \| p_f)` at :math:`f = f_0`.
+    """
+    with torch.enable_grad():
+        moving = outputs.detach().requires_grad_()
+        divergence = _divergence(_observed(model, outputs.detach()), _observed(model, moving))
+        (first,) = torch.autograd.grad(divergence.sum(), moving, create_graph=True)
+        rows = [
+            torch.autograd.grad(first[:, index].sum(), moving, retain_graph=True)[0]
+            for index in range(outputs.shape[1])
+        ]
+    return torch.stack(rows, dim=1)
+
+
+def _observed(model: BNN, outputs: Tensor) -> Distribution:
+    with pyro.validation_enabled(False):
+        if "noise" not in model.slots:
+            observed: Distribution = model.likelihood.distribution(outputs)
+        else:
+            observed = model.likelihood.distribution(outputs[:, :-1], outputs[:, -1])
+    return observed
+
+
+def _divergence(p: Distribution, q: Distribution) -> Tensor:
+    if isinstance(p, StudentT) and isinstance(q, StudentT):
+        # No closed form, but its second derivatives are known.
+        loc, scale = (q.loc - p.loc) / p.scale, (q.scale - p.scale) / p.scale
+        by_loc: Tensor = 0.5 * (p.df + 1) / (p.df + 3) * loc.square()
+        return by_loc + p.df / (p.df + 3) * scale.square()
+    try:
+        return kl_divergence(p, q)
+    except NotImplementedError:
+        raise ConfigError(
+            f"the likelihood {type(p).__name__} has no known information, which a Laplace "
+            "approximation needs. Register its KL divergence from itself."
+        ) from None
+
+
+def _root(information: Tensor) -> Tensor:
+    """Return R with R Rᵀ the information, which may be singular."""
+    values, vectors = torch.linalg.eigh(information)
+    root: Tensor = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
+    return root

@@ -1,0 +1,177 @@
+r"""Coordinates in which a hierarchical normal site is easy to sample, whatever the data say.
+
+A site :math:`z \sim N(\mu, s^2)` with a random scale :math:`s` makes a funnel where the data say
+little about it, and its non-centred form :math:`z = \mu + s e`, :math:`e \sim N(0, 1)`, makes one
+where they say much. The coordinates here adapt to what a pilot chain has seen, for each element and
+for each value of the scale, and leave the posterior as it is. Both texts of a model come out the
+same: a standard normal site that is at once multiplied by other latent sites is recognised as the
+non-centred form (`find_factors`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.distributions.transforms import Transform
+from torch import Tensor
+from torch.distributions import AffineTransform, Independent, Normal, biject_to
+from torch.fx import Graph, GraphModule, Node
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Hint:
+    r"""What the rest of a model says about a normal site, as a normal :math:`N(m, \lambda^{-1})`.
+
+    A precision of zero says nothing. Of a site that the model multiplies by a factor, it is said
+    about the product.
+    """
+
+    centre: Tensor
+    precision: Tensor
+
+
+def site_transform(
+    distribution: Any, hint: Hint | None = None, factor: Tensor | float = 1.0
+) -> Transform:
+    r"""Return the bijection from real space onto the support of a site.
+
+    With a hint :math:`(m, \lambda)`, a site :math:`z \sim N(\mu, s^2)` that the model uses as
+    :math:`cz` is written as
+
+    .. math::
+        z = \mu + \frac{\lambda c s^2}{1 + w} (m - c \mu) + \frac{s}{\sqrt{1 + w}}\, u,
+        \qquad w = \lambda c^2 s^2,
+
+    so that :math:`u` is a standard normal under :math:`N(z; \mu, s^2) N(cz; m, \lambda^{-1})`.
+    Where the prior is narrow this is the non-centred parameterisation, where the data are
+    informative the centred one (Papaspiliopoulos, Roberts and Sköld 2007), with all that is
+    between, for each element and each value of :math:`s` and :math:`c`.
+    """
+    normal = normal_base(distribution)
+    if hint is None or normal is None:
+        bijection: Transform = biject_to(distribution.support)
+        return bijection
+    pull = hint.precision * factor * normal.scale**2
+    weight = pull * factor
+    centre = normal.loc + (hint.centre - factor * normal.loc) * pull / (1 + weight)
+    return AffineTransform(centre, normal.scale / torch.sqrt(1 + weight))
+
+
+def normal_base(distribution: Any) -> Normal | None:
+    """Return the normal distribution that a distribution is made of, if it is."""
+    while isinstance(distribution, Independent):
+        distribution = distribution.base_dist
+    return distribution if isinstance(distribution, Normal) else None
+
+
+def regress(values: Tensor, slopes: Tensor) -> Hint:
+    r"""Return the hint of draws, one per row, and gradients of the rest of the model at them.
+
+    The regression of the gradient on the value has the slope :math:`-\lambda` and is zero at
+    :math:`m`, element by element.
+    """
+    deviations = values - values.mean(0)
+    covariance = (deviations * slopes).mean(0)
+    precision = (-covariance / (deviations**2).mean(0)).nan_to_num(0.0, 0.0, 0.0).clamp(min=0.0)
+    known = precision > 0
+    shift = torch.where(known, slopes.mean(0) / torch.where(known, precision, 1.0), 0.0)
+    return Hint(values.mean(0) + shift, precision)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What a model multiplies a site by: a function of earlier sites."""
+
+    sites: tuple[str, ...]
+    function: Callable[..., Tensor]
+
+    def __call__(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Return the factor at the values of the other sites."""
+        return self.function(*(values[name] for name in self.sites))
+
+
+def find_factors(
+    graph: GraphModule, names: Sequence[str], candidates: Sequence[str]
+) -> dict[str, Factor]:
+    """Find the sites that a model uses only as products with functions of earlier sites.
+
+    Parameters
+    ----------
+    graph
+        The recorded log density of all sites but the candidates, as a function of the sites.
+    names
+        The sites, in the order of the program and of the arguments of the graph.
+    candidates
+        The sites to look at.
+    """
+    inputs = dict(zip(names, graph.graph.find_nodes(op="placeholder"), strict=True))
+    found = {}
+    for name in candidates:
+        multipliers = _multipliers(inputs[name])
+        needed = _ancestors([node for node, _ in multipliers])
+        sites = tuple(site for site in names if inputs[site] in needed)
+        earlier = names[: names.index(name)]
+        if sites and set(sites) <= set(earlier) and not _are_changed(needed):
+            found[name] = Factor(sites, _product(graph, inputs, sites, multipliers))
+    return found
+
+
+def _multipliers(node: Node) -> list[tuple[Node, bool]]:
+    """Return what a node is multiplied by, or divided by (True), before anything else is done."""
+    shape = node.meta["val"].shape
+    found: list[tuple[Node, bool]] = []
+    while len(node.users) == 1:
+        (user,) = node.users
+        is_quotient = user.target is aten.div.Tensor and user.args[0] is node
+        if not (is_quotient or user.target is aten.mul.Tensor) or user.meta["val"].shape != shape:
+            break
+        others = [argument for argument in user.args if argument is not node]
+        if len(others) != 1 or not isinstance(others[0], Node):
+            break
+        found.append((others[0], is_quotient))
+        node = user
+    return found
+
+
+def _ancestors(nodes: Sequence[Node]) -> set[Node]:
+    found: set[Node] = set()
+    left = list(nodes)
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += node.all_input_nodes
+    return found
+
+
+def _are_changed(nodes: set[Node]) -> bool:
+    """Tell whether one of the values is written to after it was computed."""
+    return any(
+        getattr(getattr(user.target, "_schema", None), "is_mutable", False)
+        for node in nodes
+        for user in node.users
+    )
+
+
+def _product(
+    graph: GraphModule,
+    inputs: Mapping[str, Node],
+    sites: Sequence[str],
+    multipliers: Sequence[tuple[Node, bool]],
+) -> GraphModule:
+    """Return the product of multipliers as a function of sites."""
+    needed = _ancestors([node for node, _ in multipliers])
+    product = Graph()
+    copies = {inputs[site]: product.placeholder(f"site_{i}") for i, site in enumerate(sites)}
+    for node in graph.graph.nodes:
+        if node in needed and node not in copies:
+            copies[node] = product.node_copy(node, copies.__getitem__)
+    result = product.call_function(aten.ones_like.default, (copies[multipliers[0][0]],))
+    for node, is_quotient in multipliers:
+        operation = aten.div.Tensor if is_quotient else aten.mul.Tensor
+        result = product.call_function(operation, (result, copies[node]))
+    product.output(result)
+    return GraphModule(graph, product)

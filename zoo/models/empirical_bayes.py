@@ -1,0 +1,52 @@
+r"""Empirical Bayes: the prior variance of every weight is learned from the data, in closed form.
+
+Model and posterior, for every weight and bias :math:`w_k`:
+
+.. math::
+    w_k \sim N(0, s_k^2), \qquad q(w_k) = N(\mu_k, \sigma_k^2), \qquad
+    \sigma_k = \log(1 + e^{\rho_k}), \quad \mu_k = \gamma_k \sigma_k
+
+The ELBO is largest for :math:`s_k^2 = \sigma_k^2 + \mu_k^2`, and the divergence is then
+
+.. math:: \mathrm{KL} = \tfrac12 \sum_k \log(1 + \gamma_k^2)
+
+that is, the divergence of `sparse_vd` without its sigmoid term. For one observation
+:math:`\hat w \sim N(w, s^2)` the weight is kept if :math:`\hat w^2 > s^2`, and switched off
+otherwise. Weights are pruned as in `sparse_vd`, by :math:`\log\alpha_k = -2 \log|\gamma_k| > 3`.
+
+Use it like `sparse_vd`, when the prior should be a proper one: after the fit it is a normal with
+known variances, so prior draws, NUTS and exact answers exist. It fails where trust is needed most:
+there is a hyper-parameter for every weight, fitted to the same data, so the ELBO is no bound on the
+evidence of a model that was chosen beforehand and nothing guarantees against over-fitting.
+Uncertainty about the prior is left out: a truth by NUTS conditions on the fitted variances too. The
+divergence does not change when mean and noise of a weight shrink together, so nothing pulls an
+irrelevant weight to zero but its noise in the outputs. Deep networks can collapse; keep the
+warm-up of the KL.
+
+Reference: Kharitonov, Molchanov and Vetrov (2018), *Variational Dropout via Empirical Bayes*.
+Titsias and Lázaro-Gredilla (2014), *Doubly Stochastic Variational Bayes for non-Conjugate
+Inference*, ICML.
+"""
+
+from typing import Unpack
+
+from torch import nn
+
+from zoo.bnn import BNN, BNNOptions
+from zoo.likelihoods import Likelihood
+from zoo.registry import Recipe, register
+
+PRIORS = {"*": "EmpiricalBayes()"}
+
+
+@register(
+    priors=PRIORS,
+    # The mean moves by the standard deviation times a step of gamma: a small start would be slow.
+    recipe=Recipe(num_steps=3000, batch_size=128, lr=2e-2, kl_warmup=0.25, init_scale=0.05),
+    reference="Kharitonov, Molchanov and Vetrov (2018), Variational Dropout via Empirical Bayes",
+    truth="exact",
+    compresses=True,
+)
+def empirical_bayes(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
+    """Build the model: normal priors with fitted variances on every weight and bias."""
+    return BNN(net, likelihood, default_priors=PRIORS, **options)

@@ -1,0 +1,211 @@
+r"""Batch statistics as random variables: the noise of training is kept for prediction.
+
+A network with batch normalisation sees, in training, means and standard deviations that depend on
+the rest of the mini-batch :math:`B`. They are random because the batch is, and the network defines
+
+.. math::
+    p(y \mid x) = E_{\mu, \sigma}\, p(y \mid x, \mu, \sigma), \qquad
+    \mu = \mu(B),\ \sigma = \sigma(B)
+
+Ordinary training maximises :math:`E \log p(y \mid x, \mu(B), \sigma(B))`, a lower bound of the
+log of this; ordinary prediction puts averages in the place of the random variables. Here they stay
+random. For every channel of every layer, independently,
+
+.. math::
+    r(\mu) = N(m_\mu, s_\mu^2), \qquad r(\sigma) = \mathrm{LN}(m_\sigma, s_\sigma^2)
+
+with the moments over mini-batches of the training rows, :math:`m_\mu = E\mu(B)`, :math:`s_\mu^2 =
+\mathrm{Var}\,\mu(B)`, :math:`m_\sigma = E\log\sigma(B)`, :math:`s_\sigma^2 = \mathrm{Var}\log
+\sigma(B)`: the minimum of :math:`\mathrm{KL}(p(\mu, \sigma) \| r(\mu) r(\sigma))`. A prediction
+averages over draws of them, :math:`(x - \mu) / \sqrt{\sigma^2 + \varepsilon}\; \gamma + \beta`.
+
+The sites are the buffers ``running_mean`` and ``running_var`` of the layers. Their prior is
+:math:`r`, the guide is the same law, and their KL is zero: nothing is learned about a statistic
+beyond its batches. Weights are points. In training mode a batch is itself the draw. A plain
+`torch.nn.Sequential` without batch normalisation gets a layer behind every linear or convolutional
+one but the last.
+
+Use it for uncertainty from a network that has batch normalisation already, at no cost in training;
+`zoo.stochastic_batch_norm` does it to a trained one. Its noise is that of the batch size: at 16 it
+is felt, at 256 there is next to none. It is no posterior of the weights: it does not shrink with
+more data, and far away from the data it can be as sure of itself as the network is.
+
+Reference: Atanov, Ashukha, Molchanov, Neklyudov and Vetrov (2018), *Uncertainty Estimation via
+Stochastic Batch Normalization*.
+"""
+
+import copy
+import warnings
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from guides.base import Composite, Guide
+from guides.full_rank import FullRank
+from guides.stochastic_batch_norm import MIN_SCALE, BatchStatistic
+from zoo.bnn import BNN, BNNOptions, TrainingRows
+from zoo.errors import ConfigError, PriorError
+from zoo.infer.normalisation import moments_of_batches, statistic_name, tracked_layers
+from zoo.likelihoods import Likelihood
+from zoo.nets.normalised import with_batch_norm
+from zoo.priors.batch_statistics import BatchStatisticProgram
+from zoo.registry import Recipe, register
+from zoo.slots import Slot
+
+PRIORS = {"*running_mean": "BatchMean()", "*running_var": "BatchVariance()"}
+
+#: Mini-batches from which moments are taken: a standard deviation to 2%.
+NUM_BATCHES = 1000
+
+
+class StochasticBatchNorm(BNN):
+    """A network whose batch statistics are sampled outside of training."""
+
+    has_posterior = False
+    num_batches: Tensor
+
+    def __init__(
+        self, net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]
+    ) -> None:
+        super().__init__(
+            _with_gains(with_batch_norm(net)), likelihood, default_priors=PRIORS, **options
+        )
+        self.register_buffer("num_batches", torch.zeros((), dtype=torch.int64))
+        for name, slot in self.slots.items():
+            program = self.program(name)
+            if slot.layer == "normalisation" and not isinstance(program, BatchStatisticProgram):
+                raise PriorError(
+                    f"the law of {name!r} comes from the mini-batches. "
+                    f"It cannot be {self.priors[name]}; only 'noise' can be given a prior."
+                )
+
+    def network_slots(self, bayesian: Iterable[str] | None) -> list[Slot]:
+        """Return the statistics of every layer; the parameters are points."""
+        if bayesian is not None:
+            raise ConfigError(
+                "stochastic_batch_norm trains every parameter as a point: leave 'bayesian' out."
+            )
+        slots = []
+        for name, layer in tracked_layers(self.net).items():
+            mean, variance = layer.running_mean, layer.running_var
+            assert mean is not None
+            assert variance is not None
+            slots += [
+                Slot(statistic_name(name, "mean"), mean, "normalisation"),
+                Slot(statistic_name(name, "var"), variance, "normalisation", positive=True),
+            ]
+        return slots
+
+    def evaluate(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the network's outputs; a layer that normalises by the batch needs no draw."""
+        inputs = dict(values)
+        for name, layer in tracked_layers(self.net).items():
+            mean = inputs.pop(statistic_name(name, "mean"), None)
+            variance = inputs.pop(statistic_name(name, "var"), None)
+            if mean is not None and variance is not None and not layer.training:
+                inputs |= _as_gain_and_offset(name, layer, mean, variance)
+        return super().evaluate(inputs, x)
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether the law of the statistics is known."""
+        return bool(self.num_batches > 0)
+
+    def finish(self, guide: Guide, rows: TrainingRows) -> None:
+        """Match the moments of the statistics over `NUM_BATCHES` batches."""
+        assert isinstance(guide, Composite)
+        self.match(guide, islice(rows.full(), NUM_BATCHES))
+
+    def match(self, guide: Composite, batches: Iterable[Tensor]) -> None:
+        """Give the statistics the moments that they have over batches, in prior and guide alike.
+
+        Parameters
+        ----------
+        guide
+            The guide of this model.
+        batches
+            Rows of mini-batches, of the size of training.
+        """
+        moments = moments_of_batches(self, batches)
+        if not all(m.count for m in moments.values()):
+            raise ConfigError("the statistics of a layer were never seen: give at least one batch.")
+        if all(bool((m.scale <= MIN_SCALE).all()) for m in moments.values()):
+            warnings.warn(
+                "the statistics are the same in every batch, so that predictions do not vary: "
+                "choose a batch_size smaller than the number of rows.",
+                stacklevel=2,
+            )
+        for name, matched in moments.items():
+            program, law = self.program(name), guide[name]
+            assert isinstance(program, BatchStatisticProgram)
+            assert isinstance(law, BatchStatistic)
+            program.match(matched)
+            law.match(matched)
+        self.num_batches.fill_(max(m.count for m in moments.values()))
+
+    def full_rank_guide(self, *, init_scale: float) -> FullRank:
+        """Refuse: the laws are fitted by moments, channel by channel."""
+        raise ConfigError(
+            "the guide 'full_rank' cannot be used: stochastic_batch_norm has laws of its own."
+        )
+
+
+def _as_gain_and_offset(
+    name: str, layer: nn.modules.batchnorm._BatchNorm, mean: Tensor, variance: Tensor
+) -> dict[str, Tensor]:
+    r"""Return parameters and buffers that normalise by given statistics.
+
+    With mean zero and :math:`\sigma^2 + \varepsilon = 1` a layer multiplies and adds. In the gain
+    :math:`\gamma / \sqrt{\sigma^2 + \varepsilon}` and the offset, the statistics have a gradient,
+    which torch does not give them where they belong.
+    """
+    gain = layer.weight * torch.rsqrt(variance + layer.eps)
+    return {
+        f"{name}.weight".lstrip("."): gain,
+        f"{name}.bias".lstrip("."): layer.bias - mean * gain,
+        statistic_name(name, "mean"): torch.zeros_like(mean),
+        statistic_name(name, "var"): torch.full_like(variance, 1 - layer.eps),
+    }
+
+
+def _with_gains(net: nn.Module) -> nn.Module:
+    """Return a copy whose normalisation layers all have gains and offsets, if only one and zero."""
+    net = copy.deepcopy(net)
+    for layer in tracked_layers(net).values():
+        if not layer.affine:
+            assert layer.running_var is not None
+            ones = torch.ones_like(layer.running_var)
+            layer.weight = nn.Parameter(ones, requires_grad=False)
+            layer.bias = nn.Parameter(torch.zeros_like(ones), requires_grad=False)
+            layer.affine = True
+    return net
+
+
+@register(
+    priors=PRIORS,
+    recipe=Recipe(num_steps=3000, batch_size=16, lr=3e-3, kl_warmup=0.0),
+    reference="Atanov et al. (2018), Uncertainty Estimation via Stochastic Batch Normalization",
+    exactness="point",
+    truth="brute_force",
+    small_problem={
+        "data": "diabetes",
+        "net": "mlp:10-5-1",
+        "likelihood": "gaussian(noise=0.7)",
+    },
+    analytic_kl=True,
+    expected_failures={
+        "guide_covers_model": "weights are points: there is no prior of theirs to swap",
+        "minibatch_is_unbiased": "a batch is normalised by its own statistics: that is the noise",
+        "gradients_reach_every_parameter": "the guide is fitted by moments, not by gradients",
+        "prior_swap": "statistics have the law of their batches, and weights are points",
+        "recovers_linear_regression": "a linear model has no statistics to make random",
+    },
+)
+def stochastic_batch_norm(
+    net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]
+) -> BNN:
+    """Build the model: random statistics in every normalisation layer, weights as points."""
+    return StochasticBatchNorm(net, likelihood, **options)

@@ -1,0 +1,84 @@
+"""Tables of what ``zoo compress`` measured; what is missing or of the wrong kind is left out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zoo.report.tables import NAMES, Kind, Table
+
+STAGES = {"original": "original", "smaller": "units removed", "packed": "packed"}
+COUNTS = {
+    "parameters": "parameters",
+    "weights": "weights",
+    "nonzero_weights": "weights that are not zero",
+    "bytes": "bytes on disk",
+    "flops": "FLOPs per row",
+}
+RATES = {
+    "weights_left_percent": "weights left (%)",
+    "pruning": "compression by pruning",
+    "fast_prediction": "compression, fast prediction",
+    "maximum": "compression, maximum",
+}
+
+
+def compression_tables(measured: Mapping[str, Any]) -> list[Table]:
+    """Arrange sizes and scores, rates, and layers."""
+    found = [_sizes(measured), _rates(measured), _layers(measured)]
+    return [table for table in found if table is not None]
+
+
+def _sizes(measured: Mapping[str, Any]) -> Table | None:
+    stages = [_mapping(measured, stage) for stage in STAGES]
+    rows: list[list[Any]] = [
+        [title, *(_number(stage.get(key)) for stage in stages)] for key, title in COUNTS.items()
+    ]
+    for size in _mapping(stages[0], "latency_ms"):
+        times = [_mapping(stage, "latency_ms").get(size) for stage in stages]
+        rows.append([f"milliseconds for {size} rows", *map(_number, times)])
+    for score in _mapping(stages[0], "test"):
+        values = [_mapping(stage, "test").get(score) for stage in stages]
+        rows.append([f"{NAMES.get(score, score)}, test rows", *map(_number, values)])
+    rows = [row for row in rows if any(value is not None for value in row[1:])]
+    kinds: list[Kind] = ["text", "number", "number", "number"]
+    columns = ["quantity", *STAGES.values()]
+    return Table("Before and after", columns, kinds, rows) if rows else None
+
+
+def _rates(measured: Mapping[str, Any]) -> Table | None:
+    rates = _mapping(measured, "rates")
+    rows = [(title, _number(rates[key])) for key, title in RATES.items() if key in rates]
+    columns = ["weights, without biases", "value"]
+    return Table("Compression rates", columns, ["text", "number"], rows) if rows else None
+
+
+def _layers(measured: Mapping[str, Any]) -> Table | None:
+    layers = measured.get("layers")
+    rows = [
+        (
+            str(layer.get("layer")),
+            _shape(layer.get("original")),
+            _shape(layer.get("smaller")),
+            _number(layer.get("nonzero")),
+            _number(layer.get("counted_bits")),
+            _number(layer.get("bytes")),
+        )
+        for layer in (layers if isinstance(layers, list) else [])
+        if isinstance(layer, Mapping)
+    ]
+    columns = ["layer", "original", "smaller", "not zero", "bits per weight", "bytes"]
+    kinds: list[Kind] = ["code", "text", "text", "number", "number", "number"]
+    return Table("Layers", columns, kinds, rows) if rows else None
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = values.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, int | float) else None
+
+
+def _shape(sizes: Any) -> str:
+    is_list = isinstance(sizes, Sequence) and not isinstance(sizes, str)
+    return " × ".join(map(str, sizes)) if is_list else ""
