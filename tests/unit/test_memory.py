@@ -22,9 +22,11 @@ class Library:
 def test_settings_go_back_at_the_end_even_after_an_error(monkeypatch):
     library = Library()
     monkeypatch.setattr(memory, "_glibc", lambda: library)
-    with pytest.raises(ZeroDivisionError), memory.kept_memory():
-        kept = dict(library.calls)
-        raise ZeroDivisionError
+    manager = memory.kept_memory()
+    manager.__enter__()
+    kept = dict(library.calls)
+    with pytest.raises(ZeroDivisionError):
+        manager.gen.throw(ZeroDivisionError())
     usual = dict(library.calls)
     assert kept[memory.MMAP_THRESHOLD] > usual[memory.MMAP_THRESHOLD]
     assert kept[memory.TRIM_THRESHOLD] > usual[memory.TRIM_THRESHOLD]
