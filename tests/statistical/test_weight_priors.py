@@ -255,6 +255,7 @@ def truncated_posterior(y):
 
 
 @pytest.mark.parametrize("y", [1.0, 0.3])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "prior"),
     [("sparse_vd", None), ("group_normal_jeffreys", "NormalJeffreys(group=element)")],
