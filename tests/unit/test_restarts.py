@@ -141,7 +141,7 @@ def same_run(run, whole):
 def no_page():
     """Leave the report out: drawing takes longer than these fits, and has tests of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zoo.persist.render_report", lambda *given: "")
+        patch.setattr("zoo.persist.render_report", lambda *given, **options: "")
         yield
 
 
