@@ -187,6 +187,11 @@ class BNN(nn.Module):
                 copied.programs[module_key(name)] = program.to(parameter.device, parameter.dtype)
         return copied
 
+    @property
+    def loss_is_elbo(self) -> bool:
+        """Whether training minimises minus the ELBO; divergences of improper priors are others."""
+        return all(proper_counterpart(prior) is None for prior in self.priors.values())
+
     def sample_slots(self) -> dict[str, Tensor]:
         """Draw a value for every Bayesian slot: the prior as a Pyro program."""
         return {name: self.program(name)() for name in self.slots}

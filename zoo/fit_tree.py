@@ -69,6 +69,7 @@ def fit_tree(
             losses=fitted.losses,
             gradient_norms=fitted.gradient_norms,
             restarts=fitted.restart_arrays(dataset),
+            gains=fitted.elbo_gains(dataset),
             attributes=_attributes(fitted, dataset, metrics, groups, len(y)),
         )
     )
@@ -154,6 +155,7 @@ def _attributes(
         "method": config.method,
         "seed": config.seed,
         "task": fitted.schema.task,
+        "loss_is_elbo": int(fitted.loss_is_elbo),
         "dimension": sum(value[0].numel() for value in sites.values()),
         "parameters": ", ".join(model.slots),
         "identified": ", ".join(identified_slots(model.net, list(model.slots))),

@@ -19,7 +19,7 @@ from zoo.config import RunConfig
 from zoo.data import Dataset, Schema
 from zoo.errors import ConfigError, DataError
 from zoo.fit_tree import fit_tree
-from zoo.infer.normalisation import statistics_of_draws
+from zoo.infer.normalisation import statistics_of_draws, tracked_layers
 from zoo.infer.objective import estimate_elbo, total_divergence
 from zoo.infer.outputs import network_outputs, row_outputs
 from zoo.infer.predict import (
@@ -31,6 +31,7 @@ from zoo.infer.predict import (
     predictive,
 )
 from zoo.infer.schedule import child_seed
+from zoo.infer.stationarity import FACTORS, MOVES, elbo_gains
 from zoo.likelihoods import Bernoulli
 from zoo.metrics import accuracy, brier, crps, expected_calibration_error, rmse
 from zoo.store import POSTERIOR
@@ -377,6 +378,37 @@ class Fit:
         if not self.restarts:
             return {}
         return restart_arrays([outcome_of(self, dataset), *self.restarts])
+
+    @property
+    def loss_is_elbo(self) -> bool:
+        """Whether the last losses are minus ELBOs of the guide as it is, but for noise.
+
+        They are not if an earlier guide was the best one, or if batches normalise otherwise than
+        draws.
+        """
+        model = self.assembly.model
+        kept_the_last = not self.config.validation_fraction
+        return model.loss_is_elbo and kept_the_last and not tracked_layers(model.net)
+
+    def elbo_gains(self, dataset: Dataset) -> dict[str, Array]:
+        """Return what moves of the posterior would add to the ELBO, empty where it is not known."""
+        if not self.loss_is_elbo:
+            return {}
+        found = elbo_gains(
+            self.assembly.model,
+            self.assembly.guide,
+            self.draws,
+            *training_tensors(self.assembly, dataset),
+            mode=self.config.compile,
+        )
+        if found is None:
+            return {}
+        return {
+            "move": np.array(MOVES),
+            "factor": np.array(FACTORS),
+            "elbo_gain": found[0],
+            "elbo_gain_error": found[1],
+        }
 
     def truth(self, dataset: Dataset | None = None, **options: Any) -> xarray.DataTree:
         """Sample the same model on the same data by NUTS, for small problems.

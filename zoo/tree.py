@@ -58,6 +58,9 @@ class TreeParts:
         Fits from several starts, this one first, with one row each: ``restart`` (their numbers),
         ``restart_elbo``, ``restart_elbo_error``, ``restart_outputs_mean``, ``restart_outputs_sd``
         and ``restart_log_density``.
+    gains
+        What moves of the posterior would add to the ELBO (``elbo_gain``, ``elbo_gain_error``), with
+        the names of the ``move`` and the ``factor`` of each, see `zoo.infer.stationarity`.
     attributes
         Written on the root: method, seed, versions, ...
     """
@@ -77,6 +80,7 @@ class TreeParts:
     held_out: Mapping[str, Array] | None = None
     gradient_norms: Tensor | None = None
     restarts: Mapping[str, Array] = field(default_factory=dict)
+    gains: Mapping[str, Array] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -132,6 +136,8 @@ def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
     further = {1: (), 2: ("held_out_row",), 3: ("point", "output")}
     for name, rows in parts.restarts.items():
         history[name] = (("restart", *further[rows.ndim]), rows)
+    for name, values in parts.gains.items():
+        history[name] = (("move", "factor") if values.ndim == 2 else (name,), values)
     groups = {"optimization": xarray.Dataset(history)}
     if parts.functions is not None:
         dims = ("chain", "draw", "point", "output")

@@ -223,3 +223,77 @@ def test_rows_that_the_tree_left_out_count_for_the_tolerance():
     tree = curve(losses, rows=100)
     tree.attrs["rows_left_out"] = 9900
     assert the(optimisation_findings(tree), "optimisation.converged").level == "ok"
+
+
+def objective(excess, *, spread=1.0, seed=0, **attributes):
+    """Judge a loss that ends this many nats above minus the ELBO."""
+    rng = np.random.default_rng(seed)
+    lp, log_q = rng.normal(-300.0, spread, 400), rng.normal(-50.0, spread, 400)
+    losses = 250.0 + excess + rng.normal(0.0, 10.0, 2000)
+    groups = {
+        "optimization": {"loss": (("chain", "step"), losses[None])},
+        "sample_stats": {
+            "lp": (("chain", "draw"), lp[None]),
+            "log_q": (("chain", "draw"), log_q[None]),
+        },
+        "observed_data": {"y": ("obs_id", np.zeros(100))},
+    }
+    findings = optimisation_findings(tree_of(groups, **({"loss_is_elbo": 1} | attributes)))
+    return [f for f in findings if f.check == "optimisation.objective"]
+
+
+@pytest.mark.parametrize(
+    ("excess", "level"), [(0.0, "ok"), (6.0, "warn"), (40.0, "fail"), (-40.0, "fail")]
+)
+def test_a_loss_that_is_not_minus_the_elbo_is_told(excess, level):
+    (finding,) = objective(excess)
+    assert finding.level == level
+    assert finding.value == pytest.approx(excess, abs=5 * 10 / np.sqrt(200))
+    assert ("above" if finding.value > 0 else "below") in finding.message
+    assert bool(finding.advice) == (level != "ok")
+
+
+def test_alarms_on_right_objectives_are_rare():
+    """At four standard errors over a tolerance of a nat, none of 300 is expected."""
+    assert all(objective(0.0, seed=seed)[0].level == "ok" for seed in range(300))
+
+
+def test_losses_that_are_no_elbos_are_not_held_against_them():
+    assert objective(40.0, loss_is_elbo=0) == []
+    assert objective(np.nan) == []
+
+
+def moved(gain, error):
+    """Return the tree of a fit that could be improved by halving all sds."""
+    gains, errors = np.full((2, 3), -5.0), np.full((2, 3), 0.1)
+    gains[0, 1], errors[0, 1] = gain, error
+    found = xarray.Dataset(
+        {"elbo_gain": (("move", "factor"), gains), "elbo_gain_error": (("move", "factor"), errors)},
+        coords={"move": ["scale", "mean"], "factor": [0.1, 0.5, 2.0]},
+    )
+    return tree_of({"optimization": found})
+
+
+@pytest.mark.parametrize(
+    ("gain", "error", "level"),
+    [
+        (-1.0, 0.1, "ok"),
+        (0.9, 0.1, "ok"),
+        (5.0, 1.2, "ok"),  # inside the noise
+        (5.0, 0.1, "warn"),
+        (50.0, 1.0, "fail"),
+        (np.nan, np.nan, "ok"),  # one move that is not known
+        (np.inf, np.nan, "ok"),
+    ],
+)
+def test_a_posterior_that_a_scale_improves_is_not_at_the_maximum(gain, error, level):
+    found = the(optimisation_findings(moved(gain, error)), "optimisation.stationary")
+    assert found.level == level
+    if level != "ok":
+        assert "all sds of the posterior are multiplied by 0.5" in found.message
+
+
+def test_moves_that_are_all_unknown_are_not_judged():
+    tree = moved(1.0, 0.1)
+    tree["optimization"]["elbo_gain"][:] = np.nan
+    assert optimisation_findings(tree) == []

@@ -1,4 +1,4 @@
-r"""Did the optimiser arrive? Loss curve, gradient norms, restarts.
+r"""Did the optimiser arrive, and at the right place? Loss curve, objective, gradients, restarts.
 
 The loss is minus the ELBO in nats, so a loss that still falls by :math:`\Delta` says that the
 divergence :math:`KL(q\,\|\,p)` still falls by :math:`\Delta`. A slope is called one only when it is
@@ -14,6 +14,12 @@ Kucukelbir et al. (2017) stop at a relative change of 0.01 per check; a change r
 itself depends on constants of the likelihood, so ours is per row. A learning rate that decays to
 zero makes any curve flat: this check can prove that training stopped too early, not that it reached
 the best fit. Restarts and the distance to the truth look at that.
+
+A divergence that counts for too much or too little has a loss curve like any other, and ends at
+another posterior. Two checks see it, from draws and densities alone: the loss is held against minus
+the average of :math:`\log p(y, w) - \log q(w)`, which is what it should be; and all standard
+deviations, or all means, of the posterior are scaled (`zoo.infer.stationarity`), which at the
+maximum of the ELBO cannot raise it.
 """
 
 from collections.abc import Sequence
@@ -28,14 +34,18 @@ from zoo.diagnostics.reading import Array, training_rows, variable
 from zoo.diagnostics.truth_distance import SHIFT_WARN
 
 SLOPE_SOURCE = "Kucukelbir et al. (2017); slope by Sen (1968)"
+OBJECTIVE_SOURCE = "definition of the ELBO; Geweke (2004) for tests of this kind"
 GRADIENT_SOURCE = "Pascanu, Mikolov and Bengio (2013)"
 RESTART_SOURCE = "Dhaka et al. (2020)"
+STATIONARY_SOURCE = "first-order optimality of the ELBO; Yao et al. (2018)"
 PREDICTION_SOURCE = "Yao, Vehtari and Gelman (2022); threshold from interval coverage"
 
 #: The part of the steps that is judged.
 WINDOW = 0.25
 #: Blocks into which the window is averaged.
 BLOCKS = 20
+#: The part of the steps whose average loss is held against the ELBO.
+END = 0.1
 #: Below this many steps there is no window to speak of.
 MIN_STEPS = 2 * BLOCKS
 #: Residuals of block averages are cut off at this many robust standard deviations.
@@ -49,6 +59,10 @@ NATS_PER_ROW = 0.01
 MIN_NATS = 1.0
 #: The loss changes by more than this many tolerances: the fit is unfinished, not just unpolished.
 FAIL_FACTOR = 10.0
+#: A rise of the ELBO below this many standard errors is noise, over eight moves.
+GAIN_Z = 4.0
+#: What the moves of the posterior are called.
+MOVE_WORDS = {"scale": "all sds", "mean": "all means"}
 #: A gradient norm that grows by this factor from the first to the last quarter.
 GRADIENT_GROWTH = 10.0
 
@@ -59,15 +73,17 @@ def tolerance_in_nats(rows: int) -> float:
 
 
 def optimisation_findings(tree: xarray.DataTree) -> list[Finding]:
-    """Judge the group ``optimization``: finite losses, convergence, gradients, restarts."""
+    """Judge the group ``optimization``: finite losses, convergence, objective, restarts."""
     losses = _curve(tree, "loss")
     tolerance = tolerance_in_nats(training_rows(tree))
     findings = []
     if losses is not None:
         findings.append(_finite_losses(losses))
         findings += [_convergence(losses, tolerance)]
+        findings += _objective(tree, losses, tolerance)
         findings += _restarts_of(losses, tolerance)
     findings += _stored_restarts(tree, tolerance)
+    findings += _stationarity(tree, tolerance)
     norms = _curve(tree, "gradient_norm")
     if norms is not None:
         findings.append(_gradient_norms(norms))
@@ -204,6 +220,46 @@ def change_over_window(window: Array) -> tuple[float, float]:
     return slope, float(scale / np.sqrt(((time - time.mean()) ** 2).sum()))
 
 
+def _objective(tree: xarray.DataTree, losses: Array, tolerance: float) -> list[Finding]:
+    """Judge whether the loss that was minimised is minus the ELBO of the posterior it led to."""
+    joint, posterior = (variable(tree, "sample_stats", name) for name in ("lp", "log_q"))
+    if joint is None or posterior is None or not tree.attrs.get("loss_is_elbo", 0):
+        return []
+    elbos = (joint - posterior).to_numpy().astype(np.float64).ravel()
+    end = losses[0, -round(END * losses.shape[1]) :]
+    if len(losses) > 1 or losses.shape[1] < MIN_STEPS or not np.isfinite([*end, *elbos]).all():
+        return []  # several runs, or nothing to average: other findings say so
+    blocks = np.array([block.mean() for block in np.array_split(end, min(BLOCKS, len(end)))])
+    difference = float(blocks.mean() + elbos.mean())
+    error = float(
+        np.hypot(blocks.std(ddof=1) / np.sqrt(len(blocks)), elbos.std() / np.sqrt(elbos.size))
+    )
+    certain = abs(difference) - SLOPE_Z * error
+    level: Level = "ok"
+    if certain > tolerance:
+        level = "fail" if certain > FAIL_FACTOR * tolerance else "warn"
+    message = (
+        f"The loss at the end is {format_number(abs(difference))} ± {format_number(error)} nats "
+        f"{'above' if difference > 0 else 'below'} minus the ELBO of the posterior, computed from "
+        f"densities alone (a difference of {format_number(tolerance)} matters)."
+    )
+    advice = (
+        "Something else than the ELBO was optimised: look at the weight of the KL (kl_warmup), and "
+        "at closed forms of divergences that were added."
+    )
+    return [
+        Finding(
+            "optimisation.objective",
+            level,
+            difference,
+            tolerance,
+            message,
+            "" if level == "ok" else advice,
+            OBJECTIVE_SOURCE,
+        )
+    ]
+
+
 def _restarts_of(losses: Array, tolerance: float) -> list[Finding]:
     if len(losses) < 2:
         return []
@@ -278,6 +334,44 @@ def _restart_predictions(tree: xarray.DataTree) -> list[Finding]:
             PREDICTION_SOURCE,
         )
     ]
+
+
+def _stationarity(tree: xarray.DataTree, tolerance: float) -> list[Finding]:
+    """Judge whether scaling all sds or all means of the posterior would raise the ELBO."""
+    gains = variable(tree, "optimization", "elbo_gain")
+    errors = variable(tree, "optimization", "elbo_gain_error")
+    if gains is None or errors is None or set(gains.dims) != {"move", "factor"}:
+        return []
+    gains, errors = (array.transpose("move", "factor") for array in (gains, errors))
+    values, noise = (array.to_numpy().astype(np.float64) for array in (gains, errors))
+    known = np.isfinite(values) & np.isfinite(noise)
+    if not known.any():
+        return []
+    sure = np.where(known, values - GAIN_Z * noise, -np.inf)
+    i, j = np.unravel_index(int(sure.argmax()), sure.shape)
+    gain, certain = float(values[i, j]), float(sure[i, j])
+    level: Level = "ok"
+    if certain > tolerance:
+        level = "fail" if certain > FAIL_FACTOR * tolerance else "warn"
+    factor = float(gains["factor"].to_numpy()[j])
+    what = MOVE_WORDS.get(str(gains["move"].to_numpy()[i]), str(gains["move"].to_numpy()[i]))
+    name = "optimisation.stationary"
+    if level == "ok":
+        message = (
+            "Scaling all sds or all means of the posterior does not raise the ELBO by more than "
+            f"{format_number(tolerance)} nats."
+        )
+        return [Finding(name, level, max(gain, 0.0), tolerance, message, "", STATIONARY_SOURCE)]
+    message = (
+        f"The ELBO rises by {format_number(gain)} ± {format_number(float(noise[i, j]))} nats when "
+        f"{what} of the posterior are multiplied by {format_number(factor)} (a rise of "
+        f"{format_number(tolerance)} matters): the fit is not at its maximum."
+    )
+    advice = (
+        "Train longer. If that changes nothing, the KL has a wrong weight (see kl_warmup), or the "
+        "guide ties means and sds together."
+    )
+    return [Finding(name, level, gain, tolerance, message, advice, STATIONARY_SOURCE)]
 
 
 def _restarts(elbos: Array, errors: Array, tolerance: float) -> list[Finding]:

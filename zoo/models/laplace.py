@@ -74,6 +74,7 @@ class LaplaceBNN(BNN):
     """
 
     is_full = False
+    loss_is_elbo = False  # it is minus the log joint
 
     def guide(self, *, init_scale: float) -> Laplace:
         """Return a guide that starts at the network's weights."""

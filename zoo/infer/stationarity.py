@@ -1,0 +1,174 @@
+r"""What simple moves of the whole posterior would do to the ELBO.
+
+A map :math:`T` of the unconstrained unknowns :math:`u` carries the posterior :math:`q` along, and
+the change of the ELBO needs nothing of the guide but draws:
+
+.. math::
+    \mathrm{ELBO}(Tq) - \mathrm{ELBO}(q) =
+        E_q \left[ \log p(y, T(u)) - \log p(y, u) + \log |\det T'| \right]
+
+with :math:`p` the density of the unconstrained unknowns. Two moves are tried, by several factors
+:math:`r`: all standard deviations times :math:`r`, and all means times :math:`r`:
+
+.. math:: T(u) = c + r (u - c), \qquad T(u) = u + (r - 1) c
+
+with :math:`c` the medians of the guide. Gaussian guides of real and positive sites, factorised or
+not, are closed under both, so that at the maximum of the ELBO no factor gains anything, whatever
+the posterior looks like; other sites are not judged. A divergence that was counted too often or not
+enough, or scales that had no time to move, show here and nowhere in the loss.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import pyro
+import pyro.poutine as poutine
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributions import biject_to, constraints
+from torch.distributions.constraints import Constraint
+
+from guides.base import Guide
+from zoo.bnn import BNN
+from zoo.infer.capture import Mode
+from zoo.infer.normalisation import statistics_of_draws
+from zoo.infer.outputs import network_outputs
+from zoo.infer.predict import Draws, log_likelihood, site_log_priors, slots_of
+
+Array = NDArray[Any]
+Move = Literal["scale", "mean"]
+
+MOVES: tuple[Move, ...] = ("scale", "mean")
+FACTORS = (0.5, 0.8, 1.25, 2.0)
+#: Supports whose posteriors are normal in unconstrained space.
+CLOSED = (constraints.real, constraints.positive, constraints.nonnegative)
+#: Draws, and how many times rows and moves they may be together; of larger data some rows are used.
+MIN_DRAWS, MAX_DRAWS = 16, 64
+MAX_ENTRIES = 500_000
+
+
+def elbo_gains(
+    model: BNN, guide: Guide, draws: Draws, x: Tensor, y: Tensor, *, mode: Mode = "off"
+) -> tuple[Array, Array] | None:
+    """Return what every move by every factor would add to the ELBO, and the standard errors.
+
+    Errors count the draws and, where not all rows are used, the choice of rows. What is not finite,
+    because a heavy tail went over the largest number, is NaN.
+
+    Parameters
+    ----------
+    model, guide
+        The fit.
+    draws
+        Draws from the guide; at most the first `MAX_DRAWS` are used.
+    x, y
+        All training rows.
+    mode
+        How the network is run, see `zoo.infer.outputs`.
+
+    Returns
+    -------
+    tuple or None
+        Two arrays of shape ``(moves, factors)``; None if the guide does not know its medians, or
+        is not closed under the moves.
+    """
+    supports = _supports(model, {name: value[0] for name, value in draws.sites.items()})
+    if not all(support in CLOSED for support in supports.values()):
+        return None
+    try:
+        centres = guide.medians()
+    except NotImplementedError:
+        return None
+    evaluations = 1 + len(MOVES) * len(FACTORS)
+    number = int(np.clip(MAX_ENTRIES // (evaluations * len(x)), MIN_DRAWS, MAX_DRAWS))
+    used = draws.first(min(number, len(draws)))
+    rows = np.linspace(0, len(x) - 1, min(len(x), MAX_ENTRIES // (evaluations * len(used))))
+    device = next(guide.parameters()).device
+    chosen = torch.as_tensor(rows.astype(int), device=x.device)
+    density = _Density(model, x[chosen].to(device), y[chosen].to(device), mode)
+    space = _Space(supports, used.sites, centres)
+    before = density(used.sites)
+    gains = np.empty((2, len(MOVES), len(FACTORS)))
+    for i, move in enumerate(MOVES):
+        for j, factor in enumerate(FACTORS):
+            moved, volume = space.moved(move, factor)
+            gains[:, i, j] = _gain(before, density(moved), volume, len(x))
+    return gains[0], gains[1]
+
+
+class _Density:
+    """Log prior of draws, shape ``(draws,)``, and log-likelihoods, shape ``(draws, rows)``."""
+
+    def __init__(self, model: BNN, x: Tensor, y: Tensor, mode: Mode) -> None:
+        self.model, self.x, self.y, self.mode = model.eval(), x, y, mode
+
+    def __call__(self, sites: dict[str, Tensor]) -> tuple[Array, Array]:
+        slots = slots_of(self.model, sites)
+        values = slots | statistics_of_draws(self.model, slots, self.x)
+        f = network_outputs(self.model, values, self.x, mode=self.mode)
+        likelihood = log_likelihood(self.model, f, slots.get("noise"), self.y)
+        priors = site_log_priors(self.model, Draws(sites, slots))
+        prior = torch.stack(list(priors.values())).double().sum(0)
+        return prior.cpu().numpy(), likelihood.double().cpu().numpy()
+
+
+class _Space:
+    """Draws in unconstrained space, where they are moved."""
+
+    def __init__(
+        self,
+        supports: Mapping[str, Constraint],
+        sites: Mapping[str, Tensor],
+        centres: Mapping[str, Tensor],
+    ) -> None:
+        self.sites = dict(sites)
+        self.transforms = {name: biject_to(support) for name, support in supports.items()}
+        self.values, self.centres, self.varying = {}, {}, {}
+        for name, transform in self.transforms.items():
+            self.values[name] = transform.inv(sites[name])
+            self.centres[name] = transform.inv(centres[name]).expand_as(self.values[name][0])
+            self.varying[name] = (self.values[name] != self.values[name][0]).any(0)
+
+    def moved(self, move: Move, factor: float) -> tuple[dict[str, Tensor], Array]:
+        """Return the moved draws and, draw by draw, the log of how much the map stretches space."""
+        moved = dict(self.sites)
+        volume: Array = np.zeros(len(next(iter(self.sites.values()))))
+        for name, transform in self.transforms.items():
+            u, centre = self.values[name], self.centres[name]
+            if move == "scale":
+                # What does not vary has no sd to scale.
+                new = torch.where(self.varying[name], centre + factor * (u - centre), u)
+                volume += float(self.varying[name].sum()) * np.log(factor)
+            else:
+                new = u + (factor - 1) * centre
+            moved[name] = transform(new)
+            stretch = transform.log_abs_det_jacobian(new, moved[name])
+            stretch = stretch - transform.log_abs_det_jacobian(u, self.sites[name])
+            volume += stretch.reshape(len(volume), -1).double().sum(1).cpu().numpy()
+        return moved, volume
+
+
+def _supports(model: BNN, values: Mapping[str, Tensor]) -> dict[str, Constraint]:
+    """Return the support of every site, element by element."""
+    conditioned = poutine.condition(model.sample_slots, data=dict(values))
+    with pyro.validation_enabled(False), torch.no_grad():
+        nodes: dict[str, Any] = dict(poutine.trace(conditioned).get_trace().nodes)
+    supports = {name: nodes[name]["fn"].support for name in values}
+    return {name: getattr(s, "base_constraint", s) for name, s in supports.items()}
+
+
+def _gain(
+    before: tuple[Array, Array], after: tuple[Array, Array], volume: Array, num_data: int
+) -> tuple[float, float]:
+    """Return the change of the ELBO and its standard error."""
+    prior = after[0] - before[0] + volume
+    rows = after[1] - before[1]
+    num_draws, num_rows = rows.shape
+    change = prior + num_data / num_rows * rows.sum(1)
+    variance = change.var(ddof=1) / num_draws
+    if num_rows < num_data:
+        left_out = 1 - num_rows / num_data
+        variance += num_data**2 * rows.mean(0).var(ddof=1) / num_rows * left_out
+    return float(change.mean()), float(np.sqrt(variance))
