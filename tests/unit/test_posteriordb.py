@@ -6,12 +6,14 @@ import zipfile
 
 import numpy as np
 import pandas as pd
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
 from scipy import stats
 
-from benchmarks.posteriordb import comparison, models, reference
+from benchmarks.posteriordb import comparison, fits, models, reference
 from zoo.errors import ConfigError
 from zoo.infer.density import LogDensity
 
@@ -166,3 +168,41 @@ def test_missing_folder_is_named(monkeypatch):
     monkeypatch.delenv(reference.VARIABLE, raising=False)
     with pytest.raises(ConfigError, match=r"ZOO_POSTERIORDB must name .* It is not set"):
         reference.folder()
+
+
+def collinear(x, y):
+    """A regression with known noise: its posterior is normal."""
+    w = pyro.sample("w", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
+    with pyro.plate("obs_id", len(y)):
+        pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", fits.FAMILIES)
+def test_fits_reach_the_best_of_their_family(family, double_precision):
+    """The best factorised normal has variances 1 / A_ii, and lies KL(q, p) below the evidence."""
+    rng = np.random.default_rng(0)
+    x = np.repeat(rng.normal(size=(30, 1)), 2, axis=1) + 0.1 * rng.normal(size=(30, 2))
+    y = x.sum(1) + 0.5 * rng.normal(size=30)
+    precision = np.eye(2) + x.T @ x / 0.25
+    mean = np.linalg.solve(precision, x.T @ y / 0.25)
+    evidence = stats.multivariate_normal(np.zeros(30), 0.25 * np.eye(30) + x @ x.T).logpdf(y)
+    kl = 0.5 * (np.log(np.diag(precision)).sum() - np.linalg.slogdet(precision)[1])
+    sd = np.diag(precision) ** -0.5
+    if family == "full_rank":
+        kl, sd = 0.0, np.sqrt(np.diag(np.linalg.inv(precision)))
+    found = fits.fit(collinear, (torch.from_numpy(x), torch.from_numpy(y)), family, {})
+    assert found.converged
+    draws = found.values["w"][0]
+    # Rounds stop when they gain less than PROGRESS, and 10,000 draws have noise of their own. What is
+    # missing of the ELBO bounds the mean by the posterior, d' A d / 2, and sds by (s - 1)^2.
+    assert abs(found.elbo - (evidence - kl)) < fits.PROGRESS + 5 * kl / 100
+    bound = np.sqrt(2 * fits.PROGRESS * np.diag(np.linalg.inv(precision)))
+    assert (np.abs(draws.mean(0) - mean) < bound + 5 * sd / 100).all()
+    np.testing.assert_allclose(draws.std(0), sd, rtol=np.sqrt(fits.PROGRESS) + 5 / np.sqrt(2) / 100)
+
+
+def test_a_fit_that_is_given_up_says_so(double_precision):
+    x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    found = fits.fit(collinear, (x, torch.ones(2)), "mean_field", {}, max_rounds=1)
+    assert (found.converged, found.steps) == (False, fits.ROUND)
