@@ -11,6 +11,7 @@ that needs other operations of torch cannot be had this way, and is called from 
 """
 
 import ctypes
+import functools
 import importlib
 import types
 import warnings
@@ -94,16 +95,16 @@ class _Recorder(TorchDispatchMode):
         """Note an operation of torch."""
         if func not in _TORCH_CALLS:
             raise NotNativeError(f"it calls {func}")
-        name, names = _TORCH_CALLS[func]
+        function, numbers = _TORCH_CALLS[func]
         kwargs = kwargs or {}
         tensors = [kwargs["out"], *args]
         handles = [_Handle(tensor) for tensor in tensors]
         self.kept += handles
         self.calls.append(
             _Call(
-                _address(getattr(_torch_library(), name)),
+                _address(getattr(_torch_library(), function)),
                 tuple(handle.address for handle in handles),
-                tuple(float(kwargs.get(name, 1.0)) for name in names),
+                tuple(float(kwargs.get(number, 1.0)) for number in numbers),
                 returns_error=True,
             )
         )
@@ -119,7 +120,7 @@ class _Handle:
         pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         self.address = int(pointer(capsule, None))
         delete = _torch_library().aoti_torch_delete_tensor_object
-        weakref.finalize(self, delete, ctypes.c_void_p(self.address))
+        weakref.finalize(self, delete, ctypes.c_void_p(self.address)).atexit = False
 
 
 def _torch_library() -> ctypes.CDLL:
@@ -238,30 +239,41 @@ class Program:
 
     def _native(self) -> Native:
         point = torch.full((self.size,), 0.1, dtype=torch.float64)
+        inputs = [point if value is None else value for value in self._inputs]
         recorder = _Recorder()
+        recorder.kept += inputs
         call = self._code.current_callable
-
-        def record(inputs: list[Any]) -> Any:
-            if not any(value is point for value in inputs):
-                raise NotNativeError("the point is copied before it is used")
-            known = {
-                name: recorder.kernel(value) if name.startswith("cpp_fused") else value
-                for name, value in call.__func__.__globals__.items()
-            }
-            recorder.kept += inputs
-            with recorder:
-                return types.FunctionType(call.__func__.__code__, known)(call.__self__, inputs)
-
-        self._code.current_callable = record
-        try:
-            with torch.no_grad():
-                value, slope = self._run(point)
-        finally:
-            self._code.current_callable = call
-        for tensor in (value, slope):
+        known = {
+            name: recorder.kernel(value) if name.startswith("cpp_fused") else value
+            for name, value in call.__func__.__globals__.items()
+        }
+        with torch.no_grad(), recorder:
+            outputs = types.FunctionType(call.__func__.__code__, known)(call.__self__, inputs)
+        value, slope = outputs
+        for tensor in outputs:
             if tensor.dtype != torch.float64 or not tensor.is_contiguous():
                 raise NotNativeError("the result is not a plain array of doubles")
         return Native(recorder, point, value, slope, self.size)
+
+    @functools.cached_property
+    def _inputs(self) -> list[Tensor | None]:
+        """Inputs of the compiled code: constants of the density, and None for the point."""
+        point = torch.full((self.size,), 0.1, dtype=torch.float64)
+        call, found = self._code.current_callable, []
+
+        def note(inputs: list[Any]) -> Any:
+            found.extend(None if value is point else value for value in inputs)
+            return call(inputs)
+
+        self._code.current_callable = note
+        try:
+            with torch.no_grad():
+                self._run(point)
+        finally:
+            self._code.current_callable = call
+        if found.count(None) != 1:
+            raise NotNativeError("the point is copied before it is used")
+        return found
 
 
 #: What happens with a version of torch whose inner parts are others.
