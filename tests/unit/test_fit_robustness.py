@@ -47,7 +47,7 @@ def test_accuracy_under_gaussian_noise_is_that_of_theory(fitted, dataset, plane)
     )
     w, margin = plane
     found = curves["input_noise_accuracy"].to_numpy()
-    assert found[0] == (margin > 0).mean()
+    assert found[0] == pytest.approx((margin > 0).mean(), rel=1e-12)
     for scale, accuracy in zip(scales[1:], found[1:], strict=True):
         right = norm.cdf(margin / (scale * np.linalg.norm(w)))
         error = np.sqrt((right * (1 - right)).sum() / repeats) / len(right)
