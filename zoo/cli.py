@@ -17,7 +17,7 @@ EXIT_BAD_INPUT = 2
 EXIT_NOT_TRUSTED = 3
 EXIT_INTERRUPTED = 130
 #: Flags of ``zoo fit`` that are not part of a configuration.
-FIT_ONLY = {"prior", "config", "out", "resume", "truth", "executor", "quiet"}
+FIT_ONLY = {"prior", "config", "out", "resume", "truth", "robustness", "executor", "quiet"}
 #: Flags that decide which numbers a run is trained on.
 DATA_FLAGS = {"data", "target", "task", "missing", "ignore", "test_fraction", "seed"}
 
@@ -251,6 +251,10 @@ def fit(
     truth: Annotated[
         bool, typer.Option("--truth", help="Hold the fit against NUTS; for small problems.")
     ] = False,
+    robustness: Annotated[
+        bool,
+        typer.Option("--robustness", help="Score the fit under noise, FGSM and deleted weights."),
+    ] = False,
     executor: Annotated[
         str | None,
         typer.Option(
@@ -278,7 +282,12 @@ def fit(
         from zoo.infer.executor import check_executor
 
         check_executor(executor)
-    how = {"truth": truth, "executor": executor, "progress_bar": False if quiet else None}
+    how = {
+        "truth": truth,
+        "robustness": robustness,
+        "executor": executor,
+        "progress_bar": False if quiet else None,
+    }
     if resume is not None:
         _fit_resumed(resume, how)
     else:
@@ -415,6 +424,10 @@ def check(
 @app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="A finished run directory.")],
+    robustness: Annotated[
+        bool,
+        typer.Option("--robustness", help="Score the fit under noise, FGSM and deleted weights."),
+    ] = False,
 ) -> None:
     """Judge a stored run again and rewrite its findings and its report."""
     from zoo.persist import write_report
@@ -422,6 +435,10 @@ def report(
 
     directory = RunDirectory(run)
     directory.require_complete()
+    if robustness:
+        from zoo.workflow import write_robustness
+
+        write_robustness(directory)
     findings = write_report(directory)
     typer.echo(f"report  {directory.path / REPORT}")
     _judge(findings)
@@ -590,12 +607,12 @@ def compare(
 ) -> None:
     """Put runs side by side: scores with errors of differences, trust, sparsity and cost."""
     from zoo.comparison import compare as compare_runs
-    from zoo.comparison import write_comparison
+    from zoo.comparison import curves_of, write_comparison
 
     table = compare_runs(*runs)
     typer.echo(table.to_string(float_format=lambda value: f"{value:.4g}", na_rep="-"))
     if out is not None:
-        write_comparison(table, out)
+        write_comparison(table, out, curves_of(*runs))
         typer.echo(f"written {out}")
 
 

@@ -12,6 +12,13 @@ from numpy.typing import NDArray
 from zoo import store
 from zoo.config import read_config
 from zoo.diagnostics import Finding, verdict
+from zoo.diagnostics.robustness import (
+    DENSITY,
+    MAIN_SCORES,
+    Curve,
+    main_score,
+    robustness_curves,
+)
 from zoo.errors import ConfigError
 from zoo.persist import read_findings
 from zoo.report import render_comparison
@@ -89,6 +96,7 @@ def _row(directory: RunDirectory, tree: xarray.DataTree) -> dict[str, Any]:
     }
     row |= {name: metrics[f"test.{name}"] for name in SCORES if f"test.{name}" in metrics}
     row |= {name: _value(findings, check) for name, check in FINDINGS.items()}
+    row |= _robustness(tree)
     return row | {
         "weights_left_percent": metrics.get("weights_left_percent"),
         "elbo": metrics.get("elbo"),
@@ -96,6 +104,30 @@ def _row(directory: RunDirectory, tree: xarray.DataTree) -> dict[str, Any]:
         "steps": metrics.get("steps"),
         "seconds": metrics.get("seconds"),
     }
+
+
+def _robustness(tree: xarray.DataTree) -> dict[str, float]:
+    """Return the main score on average over the strengths of every attack."""
+    score = main_score(tree)
+    curves = [] if score is None else robustness_curves(tree, score)
+    return {f"{score}_under_{curve.attack}": curve.mean for curve in curves}
+
+
+def curves_of(*runs: str | Path) -> dict[str, list[Curve]]:
+    """Return scores over the strength of attacks, by run; those without any are left out.
+
+    Parameters
+    ----------
+    *runs
+        Finished run directories, named in the result as by `compare`.
+    """
+    found = {}
+    for name, path in zip(_names(runs), runs, strict=True):
+        tree = read_tree(RunDirectory(path).path / store.POSTERIOR)
+        curves = [c for score in (*MAIN_SCORES, DENSITY) for c in robustness_curves(tree, score)]
+        if curves:
+            found[name] = curves
+    return found
 
 
 def _value(findings: Sequence[Finding], check: str) -> float | None:
@@ -128,22 +160,35 @@ def _differences(densities: Mapping[str, tuple[Array, Array] | None]) -> pd.Data
     return columns
 
 
-def _page(table: pd.DataFrame) -> str:
-    """Return the comparison as a page, with a figure of the differences."""
+def _page(table: pd.DataFrame, curves: Mapping[str, Sequence[Curve]]) -> str:
+    """Return the comparison as a page, with figures of differences and of robustness."""
     columns = {"nll_difference": "difference", "difference_error": "error"}
     frame = table[list(columns)].rename(columns=columns)
     return render_comparison(
         table,
         {SCORE: frame},
+        robustness=curves,
         lead="Best held-out density first; in the figure, further right is worse. The verdict says "
         "whether a run can be used at all.",
     )
 
 
-def write_comparison(table: pd.DataFrame, path: Path) -> None:
-    """Write a comparison as a page, CSV or JSON, as the ending of the file says."""
+def write_comparison(
+    table: pd.DataFrame, path: Path, curves: Mapping[str, Sequence[Curve]] | None = None
+) -> None:
+    """Write a comparison as a page, CSV or JSON, as the ending of the file says.
+
+    Parameters
+    ----------
+    table
+        What `compare` returned.
+    path
+        The file.
+    curves
+        What `curves_of` returned; a page shows them.
+    """
     writers: dict[str, Callable[[], str]] = {
-        ".html": lambda: _page(table),
+        ".html": lambda: _page(table, curves or {}),
         ".csv": lambda: table.to_csv(),
         ".json": lambda: table.reset_index().to_json(orient="records", indent=1) + "\n",
     }

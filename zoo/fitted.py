@@ -410,6 +410,26 @@ class Fit:
             "elbo_gain_error": found[1],
         }
 
+    def robustness(self, dataset: Dataset | None = None, **options: Any) -> xarray.Dataset:
+        """Score the fit under noise on inputs and weights, FGSM, and deletion of weights.
+
+        Parameters
+        ----------
+        dataset
+            The data of the fit, if it was loaded.
+        **options
+            Strengths and more, as for `zoo.fit_robustness.robustness_of`.
+        """
+        from zoo.fit_robustness import robustness_of  # which imports this module
+
+        return robustness_of(self, self._data(dataset), **options)
+
+    def _data(self, dataset: Dataset | None) -> Dataset:
+        dataset = dataset or self.dataset
+        if dataset is None:
+            raise ConfigError("this fit was loaded without its data: pass dataset=.")
+        return dataset
+
     def truth(self, dataset: Dataset | None = None, **options: Any) -> xarray.DataTree:
         """Sample the same model on the same data by NUTS, for small problems.
 
@@ -427,10 +447,7 @@ class Fit:
         """
         from zoo.fit_truth import truth_of  # which imports this module
 
-        dataset = dataset or self.dataset
-        if dataset is None:
-            raise ConfigError("this fit was loaded without its data: pass dataset=.")
-        return truth_of(self, dataset, **options)[1]
+        return truth_of(self, self._data(dataset), **options)[1]
 
 
 def training_tensors(assembly: Assembly, dataset: Dataset) -> tuple[Tensor, Tensor]:

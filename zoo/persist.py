@@ -13,6 +13,7 @@ from zoo.assemble import assemble
 from zoo.config import RunConfig, dump_config, make_config, read_config
 from zoo.data import Dataset, Schema
 from zoo.diagnostics import Finding, diagnose, from_json, refused_truth, to_json
+from zoo.diagnostics.robustness import GROUP as ROBUSTNESS
 from zoo.errors import ConfigError, StoreError, TruthError
 from zoo.fit_tree import fit_tree
 from zoo.fitted import Fit
@@ -85,10 +86,13 @@ def write_outputs(
     directory: RunDirectory,
     dataset: Dataset,
     truth: Mapping[str, Any] | None = None,
+    *,
+    robustness: bool = False,
 ) -> Fit:
     """Write everything that a finished run holds; the metrics last, because they mark its end.
 
-    ``truth`` holds options of `zoo.truth`; None samples none.
+    ``truth`` holds options of `zoo.truth`; None samples none. ``robustness`` adds scores under
+    noise and attacks.
     """
     assembly = fitted.assembly
     states = {"model": assembly.model.state_dict(), "guide": assembly.guide.state_dict()}
@@ -103,6 +107,8 @@ def write_outputs(
     groups = fitted.groups(dataset)
     metrics = fitted.metrics(dataset, groups)
     tree = fit_tree(fitted, dataset, metrics, groups)
+    if robustness:
+        tree[ROBUSTNESS] = xarray.DataTree(fitted.robustness(dataset))
     with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
         write_tree(tree, temporary)
     directory.write_text(store.SUMMARY, fitted.summary().to_csv(index_label="site"))

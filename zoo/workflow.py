@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import xarray
 from torch import Tensor, nn
 
 from guides.lazy import LazyReuseError
@@ -18,6 +19,7 @@ from zoo.assemble import Assembly, assemble, start_seed
 from zoo.config import RunConfig, make_config, read_config
 from zoo.data import Dataset, checksum, from_arrays
 from zoo.data import load as load_data
+from zoo.diagnostics.robustness import GROUP as ROBUSTNESS
 from zoo.errors import ConfigError, StoreError
 from zoo.fitted import Fit, training_tensors
 from zoo.infer.executor import check_executor
@@ -25,9 +27,10 @@ from zoo.infer.normalisation import statistics_of_draws
 from zoo.infer.objective import Objective
 from zoo.infer.schedule import child_seed
 from zoo.infer.svi import SVI, EarlyStopping
-from zoo.persist import write_inputs, write_outputs
+from zoo.persist import load, write_inputs, write_outputs
 from zoo.restarts import run_restarts
 from zoo.store import RunDirectory
+from zoo.tree import read_tree, write_tree
 
 VALIDATION_STREAM = 2_000_000_099
 #: Fewest steps between two looks at the held-out rows; on small data an epoch is too short.
@@ -43,6 +46,7 @@ def fit(
     net: str | nn.Module = "mlp",
     out: str | Path | None = None,
     truth: bool = False,
+    robustness: bool = False,
     executor: Executor | str | None = None,
     progress_bar: bool | None = None,
     **options: Any,
@@ -64,6 +68,9 @@ def fit(
     truth
         Also sample the posterior by NUTS and hold the fit against it, for small problems that are
         written to a directory; a fit in memory has `Fit.truth`.
+    robustness
+        Also score the fit under noise, attacks and deletion of weights, for the report of a fit
+        that is written to a directory; a fit in memory has `Fit.robustness`.
     executor
         Where restarts and the chains of the truth run, see `zoo.infer.executor.make_executor`.
     progress_bar
@@ -97,7 +104,14 @@ def fit(
         net=net if isinstance(net, nn.Module) else None,
     )
     directory = None if out is None else RunDirectory.new(out)
-    return run(prepared, directory, truth=truth, executor=executor, progress_bar=progress_bar)
+    return run(
+        prepared,
+        directory,
+        truth=truth,
+        robustness=robustness,
+        executor=executor,
+        progress_bar=progress_bar,
+    )
 
 
 @dataclass(frozen=True)
@@ -158,6 +172,7 @@ def run(
     directory: RunDirectory | None = None,
     *,
     truth: bool = False,
+    robustness: bool = False,
     executor: Executor | str | None = None,
     progress_bar: bool | None = None,
 ) -> Fit:
@@ -165,7 +180,7 @@ def run(
     prepared = _with_mode(prepared)
     if directory is not None:
         write_inputs(directory, prepared.assembly.config, prepared.dataset)
-    return _train(prepared, directory, progress_bar, truth, executor)
+    return _train(prepared, directory, progress_bar, truth, robustness, executor)
 
 
 def _with_mode(prepared: Prepared) -> Prepared:
@@ -184,6 +199,7 @@ def resume(
     *,
     net: nn.Module | None = None,
     truth: bool = False,
+    robustness: bool = False,
     executor: Executor | str | None = None,
     progress_bar: bool | None = None,
 ) -> Fit:
@@ -201,7 +217,7 @@ def resume(
                 f"the checkpoint in {str(directory.path)!r} does not fit its configuration: "
                 f"{' '.join(str(error).split())[:200]}"
             ) from None
-    return _train(prepared, directory, progress_bar, truth, executor)
+    return _train(prepared, directory, progress_bar, truth, robustness, executor)
 
 
 def choose_estimator(
@@ -272,6 +288,33 @@ def run_data(config: RunConfig, dataset: Dataset | None = None) -> tuple[Dataset
     return _keep_rows(dataset, train), _keep_rows(dataset, held_out) if len(held_out) else None
 
 
+def write_robustness(
+    directory: RunDirectory,
+    *,
+    dataset: Dataset | None = None,
+    net: nn.Module | None = None,
+    **options: Any,
+) -> None:
+    """Score a finished run under noise and attacks; its tree holds the curves afterwards.
+
+    Parameters
+    ----------
+    directory
+        The run.
+    dataset, net
+        The data, if the run was made from arrays, and the network, if it was made with an object.
+    **options
+        As for `zoo.fit_robustness.robustness_of`.
+    """
+    fitted = load(directory.path, net=net)
+    data, _ = run_data(fitted.config, dataset)
+    with directory.locked(), threads(fitted.config.num_threads):
+        tree = read_tree(directory.path / store.POSTERIOR)
+        tree[ROBUSTNESS] = xarray.DataTree(fitted.robustness(data, **options))
+        with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
+            write_tree(tree, temporary)
+
+
 def _check_last_batch(net: nn.Module, x: Tensor, batch_size: int) -> None:
     """Refuse a batch size whose last batch the network cannot train on: normalisation needs two.
 
@@ -301,6 +344,7 @@ def _train(
     directory: RunDirectory | None,
     progress_bar: bool | None,
     truth: bool,
+    robustness: bool,
     executor: Executor | str | None,
 ) -> Fit:
     """Train to the end, with checkpoints if there is a directory, and write the results."""
@@ -322,7 +366,13 @@ def _train(
         fitted = replace(finished_fit(prepared, losses), restarts=restarts)
         if directory is None:
             return fitted
-        return write_outputs(fitted, directory, prepared.dataset, where if truth else None)
+        return write_outputs(
+            fitted,
+            directory,
+            prepared.dataset,
+            where if truth else None,
+            robustness=robustness,
+        )
 
 
 def finished_fit(prepared: Prepared, losses: Tensor) -> Fit:

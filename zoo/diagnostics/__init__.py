@@ -25,6 +25,7 @@ from zoo.diagnostics.optimisation import optimisation_findings, restart_findings
 from zoo.diagnostics.predictive import predictive_findings
 from zoo.diagnostics.quantization import quantization_findings
 from zoo.diagnostics.reading import identified
+from zoo.diagnostics.robustness import robustness_findings
 from zoo.diagnostics.sampling import sampling_findings
 from zoo.diagnostics.sbc import sbc_findings
 from zoo.diagnostics.sensitivity import sensitivity_findings
@@ -46,6 +47,7 @@ __all__ = [
     "refused_truth",
     "reliability_curve",
     "restart_findings",
+    "robustness_findings",
     "sampling_findings",
     "sbc_findings",
     "sensitivity_findings",
@@ -63,7 +65,8 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
     tree
         A fit: any of the groups ``posterior``, ``prior``, ``sample_stats``, ``log_likelihood``,
         ``log_prior``, ``posterior_predictive``, ``prior_predictive``, ``observed_data``,
-        ``held_out``, ``functions`` and ``optimization``. Checks without their groups are skipped.
+        ``held_out``, ``functions``, ``optimization`` and ``robustness``. Checks without their
+        groups are skipped.
     truth
         The same quantities by NUTS or in closed form (root attribute ``kind``: ``nuts`` or
         ``exact``).
@@ -91,5 +94,6 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
         *loo_findings(tree),
         *held_out_findings(tree),
         *quantization_findings(tree),
+        *robustness_findings(tree),
         *sensitivity_findings(tree),
     ]

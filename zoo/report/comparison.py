@@ -1,12 +1,14 @@
 """The page of several runs side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from zoo.diagnostics.finding import LEVELS
+from zoo.diagnostics.robustness import Curve
 from zoo.report.figures.differences import difference_picture
+from zoo.report.figures.robustness import TITLES, robustness_picture
 from zoo.report.tables import Kind, Table
 from zoo.report.templating import render
 
@@ -15,6 +17,7 @@ def render_comparison(
     table: pd.DataFrame,
     differences: Mapping[str, pd.DataFrame] | None = None,
     *,
+    robustness: Mapping[str, Sequence[Curve]] | None = None,
     title: str = "Comparison of runs",
     lead: str = "",
 ) -> str:
@@ -28,10 +31,13 @@ def render_comparison(
     differences
         From the name of a score to a frame with one row per run and the columns ``difference``, to
         one of the runs, and ``error``, the standard error of that difference.
+    robustness
+        Curves of scores under attack, by the name of the run.
     title, lead
         Heading, and a sentence below it.
     """
     figures = [difference_picture(name, frame) for name, frame in (differences or {}).items()]
+    figures += [robustness_picture(robustness or {}, score) for score in TITLES]
     return render(
         "comparison.html",
         title=title,

@@ -9,6 +9,7 @@ import xarray
 
 from zoo.diagnostics import Finding, diagnose, verdict
 from zoo.diagnostics.reading import row_count, variables
+from zoo.diagnostics.robustness import DENSITY, main_score, robustness_curves
 from zoo.diagnostics.sensitivity import SENSITIVE, power_scaling_table
 from zoo.report import tables
 from zoo.report.compression import compression_tables
@@ -16,6 +17,7 @@ from zoo.report.figures.calibration import calibration_pictures
 from zoo.report.figures.canvas import Picture
 from zoo.report.figures.forest import forest_picture, parameter_rows
 from zoo.report.figures.predictions import prediction_pictures
+from zoo.report.figures.robustness import robustness_picture
 from zoo.report.figures.sensitivity import prior_picture
 from zoo.report.figures.sparsity import sparsity_pictures
 from zoo.report.figures.training import elbo_picture
@@ -93,6 +95,7 @@ def render_report(
             pictures=calibration_pictures(tree),
         ),
         Section("predictions", "Predictions", pictures=prediction_pictures(tree)),
+        _robustness(tree),
         _sparsity(attributes),
         _compression(compression or {}),
         _sensitivity(tree),
@@ -207,6 +210,28 @@ def _posterior(tree: xarray.DataTree, truth: xarray.DataTree | None) -> Section:
         "not, because many settings of them are the same function.",
         pictures=pictures,
         tables=_present(*listed),
+    )
+
+
+def _robustness(tree: xarray.DataTree) -> Section:
+    score = main_score(tree)
+    if score is None:
+        return Section("robustness", "Robustness")
+    attributes = tree["robustness"].attrs
+    kind = "held-out" if attributes.get("held_out") else "training"
+    return Section(
+        "robustness",
+        "Robustness",
+        f"Scores on {attributes.get('rows', 'the')} {kind} rows when inputs or weights are "
+        "disturbed. Noise and steps are in the units that the network sees. FGSM moves every input "
+        "by one step to where the right answer becomes less probable on average over the draws.",
+        pictures=_present(
+            *(
+                robustness_picture({"": robustness_curves(tree, name)}, name)
+                for name in (score, DENSITY)
+            )
+        ),
+        tables=_present(tables.robustness_table(tree, score)),
     )
 
 

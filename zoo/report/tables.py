@@ -10,6 +10,7 @@ from zoo.diagnostics import Finding
 from zoo.diagnostics.finding import LEVELS
 from zoo.diagnostics.optimisation import restart_distances
 from zoo.diagnostics.reading import variable
+from zoo.diagnostics.robustness import ATTACKS, DENSITY, robustness_curve, robustness_curves
 from zoo.report.figures.forest import Row
 
 Kind = Literal["text", "code", "number", "level"]
@@ -74,6 +75,27 @@ def total_table(metrics: Mapping[str, Any]) -> Table | None:
     if not rows:
         return None
     return Table("The fit in numbers", ["quantity", "value"], ["text", "number"], rows)
+
+
+def robustness_table(tree: xarray.DataTree, score: str) -> Table | None:
+    """List scores without attack, at the strongest, and on average over strengths."""
+    rows: list[list[Any]] = []
+    for curve in robustness_curves(tree, score):
+        density = robustness_curve(tree, curve.attack, DENSITY)
+        ends = [float(curve.value[0]), float(curve.value[-1]), curve.mean]
+        last = None if density is None else float(density.value[-1])
+        rows.append([ATTACKS[curve.attack], float(curve.strength[-1]), *ends, last])
+    columns = [
+        "attack",
+        "strongest",
+        f"{NAMES[score]} without it",
+        "at the strongest",
+        "on average",
+        "NLL at the strongest",
+    ]
+    kinds: list[Kind] = ["text"]
+    kinds += ["number" for _ in columns[1:]]
+    return Table("Scores under attack", columns, kinds, rows) if rows else None
 
 
 def prior_table(priors: Mapping[str, Any]) -> Table | None:

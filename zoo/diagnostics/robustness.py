@@ -1,0 +1,118 @@
+"""How scores fall with the strength of an attack: curves, areas under them, and what they say."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray
+
+from zoo.diagnostics.finding import Finding, format_number, format_share
+from zoo.diagnostics.reading import Array, variable
+
+GROUP = "robustness"
+#: Attacks by the name of their coordinate, in the order in which they are shown.
+ATTACKS = {
+    "input_noise": "Gaussian noise on inputs",
+    "fgsm": "fast gradient sign method",
+    "parameter_noise": "Gaussian noise on weights",
+    "deletion": "weights deleted",
+}
+#: What the strength of an attack is.
+STRENGTHS = {
+    "input_noise": "standard deviation of the noise",
+    "fgsm": "step",
+    "parameter_noise": "standard deviation of the noise",
+    "deletion": "share deleted",
+}
+#: The score that sums a fit up, the first that a tree has, and the one that shows its doubt.
+MAIN_SCORES = ("accuracy", "rmse")
+DENSITY = "nll"
+SOURCES = {
+    "fgsm": "Goodfellow et al. (2015)",
+    "deletion": "Graves (2011)",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A score over the strength of an attack, which rises.
+
+    Attributes
+    ----------
+    attack, score
+        Names, such as ``fgsm`` and ``accuracy``.
+    strength, value
+        As many numbers of each; at least two.
+    """
+
+    attack: str
+    score: str
+    strength: Array
+    value: Array
+
+    @property
+    def mean(self) -> float:
+        """The area under the curve, divided by the range of strengths: the average score."""
+        return float(np.trapezoid(self.value, self.strength) / np.ptp(self.strength))
+
+    def crossing(self, level: float) -> float | None:
+        """Return the first strength at which the score is at a level, None if it never is."""
+        above = self.value - level
+        for i in range(len(above) - 1):
+            if above[i] == 0:
+                return float(self.strength[i])
+            if above[i] * above[i + 1] < 0:
+                share = above[i] / (above[i] - above[i + 1])
+                step = self.strength[i + 1] - self.strength[i]
+                return float(self.strength[i] + share * step)
+        return float(self.strength[-1]) if above[-1] == 0 else None
+
+
+def robustness_curve(tree: xarray.DataTree, attack: str, score: str) -> Curve | None:
+    """Return one curve of a tree, None where it is missing, too short or not finite."""
+    values = variable(tree, GROUP, f"{attack}_{score}")
+    if values is None or values.dims != (attack,) or attack not in values.coords:
+        return None
+    strength = values.coords[attack].to_numpy().astype(np.float64)
+    value = values.to_numpy().astype(np.float64)
+    if len(value) < 2 or not (np.isfinite(strength).all() and np.isfinite(value).all()):
+        return None
+    return Curve(attack, score, strength, value) if (np.diff(strength) > 0).all() else None
+
+
+def robustness_curves(tree: xarray.DataTree, score: str) -> list[Curve]:
+    """Return the curves of one score, one for every attack that the tree knows."""
+    found = [robustness_curve(tree, attack, score) for attack in ATTACKS]
+    return [curve for curve in found if curve is not None]
+
+
+def main_score(tree: xarray.DataTree) -> str | None:
+    """Return the score that sums a fit up: accuracy for classes, else the error."""
+    return next((score for score in MAIN_SCORES if robustness_curves(tree, score)), None)
+
+
+def robustness_findings(tree: xarray.DataTree) -> list[Finding]:
+    """Sum every curve up; numbers without a judgement, since how much is enough is not ours."""
+    score = main_score(tree)
+    return [] if score is None else [_finding(c) for c in robustness_curves(tree, score)]
+
+
+def _finding(curve: Curve) -> Finding:
+    is_share = curve.score == "accuracy"
+    form = format_share if is_share else format_number
+    name = "accuracy" if is_share else "root mean squared error"
+    message = (
+        f"{ATTACKS[curve.attack].capitalize()}: the {name} goes from {form(curve.value[0])} to "
+        f"{form(curve.value[-1])} at strength {format_number(curve.strength[-1])}, "
+        f"{form(curve.mean)} on average over strengths."
+    )
+    half = curve.crossing(curve.value[0] / 2) if is_share else None
+    if half is not None:
+        message += f" Half of it is lost at {format_number(half)}."
+    return Finding(
+        check=f"robustness.{curve.attack}",
+        level="info",
+        value=curve.mean,
+        threshold=None,
+        message=message,
+        source=SOURCES.get(curve.attack, ""),
+    )
