@@ -13,7 +13,8 @@ from guides.distributions import TruncatedLogNormal
 from guides.mean_field import MeanField, SitePosterior
 
 #: Bounds of the parameters, from the released code. The location may leave the window [a, b] by
-#: `ABOVE` only: the family has a ridge along which location and scale grow together.
+#: `ABOVE` only: the family has a ridge along which location and scale grow together. In training
+#: the scale stays below the width of the window, see `TruncatedLogNormalPosterior.constrain`.
 ABOVE = 5.0
 LOG_SCALE_BOUNDS = (-20.0, 5.0)
 #: A unit whose mean is this much smaller than the largest of its layer is removed as well.
@@ -24,6 +25,15 @@ class TruncatedLogNormalPosterior(SitePosterior):
     r"""Truncated log-normal posterior of one site of multipliers.
 
     .. math:: q(\theta) = \frac1\theta \mathrm{TruncatedNormal}(\log\theta \mid \mu, \sigma, a, b)
+
+    As :math:`\sigma` passes the width :math:`w = b - a` of the window, the law becomes uniform and
+    the pull on :math:`\mu` falls like :math:`\sigma^{-2}`: training in :math:`\mu` stops there,
+    even where another posterior is better. The parameter is therefore a level :math:`l` that is
+    about the mean of :math:`\log\theta`, whether the law is narrow or wide,
+
+    .. math:: \mu = l + (l - c) \frac{12 \sigma^2}{w^2}, \qquad c = \frac{a + b}{2}
+
+    because the truncated law has a variance between :math:`\sigma^2` and :math:`w^2 / 12`.
 
     Parameters
     ----------
@@ -51,17 +61,52 @@ class TruncatedLogNormalPosterior(SitePosterior):
     ) -> None:
         super().__init__(site)
         loc = site["value"].detach().log()
-        self.loc = nn.Parameter(loc)
-        self.log_scale = nn.Parameter(torch.full_like(loc, math.log(init_scale)))
+        self.level = nn.Parameter(torch.zeros_like(loc))
+        self.log_scale = nn.Parameter(torch.zeros_like(loc))
         self.bounds = (low, high + ABOVE)
         self.kl_scale = kl_scale
         self.register_buffer("low", loc.new_tensor(low))
         self.register_buffer("high", loc.new_tensor(high))
+        self.put(loc, torch.full_like(loc, math.log(init_scale)))
+
+    @torch.no_grad()
+    def put(self, loc: Tensor, log_scale: Tensor) -> None:
+        r"""Move to a location :math:`\mu` and a scale."""
+        self.log_scale.copy_(log_scale)
+        self.level.copy_(self._level_of(loc))
+
+    def _spread(self) -> Tensor:
+        r"""Return :math:`12 \sigma^2 / w^2`."""
+        ratio = self.log_scale.clamp(*LOG_SCALE_BOUNDS).exp() / (self.high - self.low)
+        return 12 * ratio.square()
+
+    def _level_of(self, loc: Tensor | float) -> Tensor:
+        spread = self._spread()
+        return (loc + 0.5 * (self.low + self.high) * spread) / (1 + spread)
+
+    @property
+    def loc(self) -> Tensor:  # type: ignore[override]
+        r"""The location :math:`\mu`."""
+        away = self.level - 0.5 * (self.low + self.high)
+        return (self.level + away * self._spread()).clamp(*self.bounds)
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Move the parameters to the nearest values from which training can go on.
+
+        Beyond a bound there is no gradient. With a scale of the width of the window the posterior
+        is within 0.001 nats of uniform; it need not grow further.
+        """
+        self.log_scale.clamp_(
+            LOG_SCALE_BOUNDS[0], math.log(self.bounds[1] - ABOVE - self.bounds[0])
+        )
+        lowest, highest = (self._level_of(bound) for bound in self.bounds)
+        torch.clamp(self.level, lowest, highest, out=self.level)
 
     def elementwise(self) -> TruncatedLogNormal:
         """Return the current posterior, one element of a batch for each multiplier."""
         scale = self.log_scale.clamp(*LOG_SCALE_BOUNDS).exp()
-        return TruncatedLogNormal(self.loc.clamp(*self.bounds), scale, self.low, self.high)
+        return TruncatedLogNormal(self.loc, scale, self.low, self.high)
 
     def distribution(self) -> Any:
         """Return the current posterior as a Pyro distribution."""
@@ -69,7 +114,7 @@ class TruncatedLogNormalPosterior(SitePosterior):
 
     def median(self) -> Tensor:
         """Return the median."""
-        return self.elementwise().icdf(torch.full_like(self.loc, 0.5))
+        return self.elementwise().icdf(torch.full_like(self.level, 0.5))
 
     def sample(self, name: str) -> Tensor:
         """Run the sample statement of this site, with the weight of its divergence."""
@@ -129,6 +174,12 @@ class StructuredBP(MeanField):
         posterior = self[self.slot]
         assert isinstance(posterior, TruncatedLogNormalPosterior)
         return posterior.elementwise()
+
+    def constrain(self) -> None:
+        """Bring the parameters back to where training can go on."""
+        posterior = self[self.slot]
+        assert isinstance(posterior, TruncatedLogNormalPosterior)
+        posterior.constrain()
 
     def group_scores(self) -> Tensor:
         r"""Score each unit: positive if it is noise, or nothing.

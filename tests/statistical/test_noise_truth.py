@@ -132,9 +132,8 @@ def test_closed_form_has_the_reference_optimum(toy):
 
 
 def test_structured_bp_reaches_the_exact_optimum_of_its_objective(toy):
-    if toy is TOYS["weak data"]:
-        pytest.xfail("2000 steps end at an ELBO of -1.08, the optimum is -0.90")
-    guide = train(model_of("structured_bp", toy), toy)["input"]
+    # With weak data the location goes from 0 to -12.7: a step of 0.03 would be too short for that.
+    guide = train(model_of("structured_bp", toy), toy, lr=0.1)["input"]
     mu, log_sigma = (float(p.detach()) for p in (guide["input"].loc, guide["input"].log_scale))
     # The noise of the last steps is what is left of the gap; a wrong KL is off by tenths of a nat.
     assert structured_bp_elbo(toy, mu, math.exp(log_sigma)) == pytest.approx(

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from torch.distributions import constraints
 
+from guides.base import Guide
 from guides.structured_bp import StructuredBP
 from zoo.errors import PriorError
 from zoo.priors.program import PlainProgram, Program
@@ -63,7 +64,7 @@ class LogUniformNoise(StructuredPrior):
                 f"Got low={self.low:g}, high={self.high:g}."
             )
         bounds = (("low", self.low), ("high", self.high))
-        return PlainProgram(self._grouped(slot), Prior("TruncatedLogUniform", bounds))
+        return NoiseProgram(self._grouped(slot), Prior("TruncatedLogUniform", bounds))
 
     def guide(self, slot: Slot, program: Program, init_scale: float) -> StructuredBP:
         """Return truncated log-normal multipliers that start at the upper bound."""
@@ -80,3 +81,12 @@ class LogUniformNoise(StructuredPrior):
 
     def _grouped(self, slot: Slot) -> Slot:
         return replace(slot, value=slot.value[:1]) if self.group == "layer" else slot
+
+
+class NoiseProgram(PlainProgram):
+    """Pyro program of `LogUniformNoise` for one slot."""
+
+    def constrain(self, part: Guide) -> None:
+        """Keep the posterior where it has gradients."""
+        if isinstance(part, StructuredBP):
+            part.constrain()

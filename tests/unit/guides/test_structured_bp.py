@@ -7,6 +7,7 @@ import torch
 from pyro.infer import TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 
+from guides.distributions import TruncatedNormal
 from guides.structured_bp import ABOVE, StructuredBP
 from zoo.distributions import TruncatedLogUniform
 
@@ -44,8 +45,9 @@ def build(size, **options):
 @torch.no_grad()
 def at(rows, **options):
     guide = build(len(rows), **options)
-    guide["theta"].loc.copy_(torch.tensor([row[0] for row in rows]))
-    guide["theta"].log_scale.copy_(torch.tensor([row[1] for row in rows]).log())
+    locs, scales = (torch.tensor([row[k] for row in rows]) for k in (0, 1))
+    guide["theta"].put(locs, scales.log())
+    torch.testing.assert_close(guide["theta"].loc, locs)
     return guide
 
 
@@ -76,7 +78,7 @@ def test_steady_multiplier_of_almost_nothing_is_removed():
 
 def test_starts_at_the_upper_bound():
     guide = build(3, init_scale=math.exp(-5))
-    assert torch.equal(guide["theta"].loc.detach(), torch.zeros(3))
+    torch.testing.assert_close(guide["theta"].loc.detach(), torch.zeros(3))
     torch.testing.assert_close(guide.means().detach(), torch.full((3,), REFERENCE[0][3]))
     # The median of a half-normal is 0.6744898 standard deviations from the bound.
     median = math.exp(-0.67448975019608174 * math.exp(-5))
@@ -86,15 +88,47 @@ def test_starts_at_the_upper_bound():
 @torch.no_grad()
 def test_parameters_far_outside_do_not_leave_the_family():
     guide = build(4)
-    guide["theta"].loc.copy_(torch.tensor([1e3, -1e3, 0.0, 0.0]))
+    guide["theta"].level.copy_(torch.tensor([1e3, -1e3, -10.0, 0.0]))
     guide["theta"].log_scale.copy_(torch.tensor([0.0, 0.0, 1e3, -1e3]))
     q = guide["theta"].elementwise()
-    assert q.loc.tolist() == [ABOVE, -20.0, 0.0, 0.0]
+    torch.testing.assert_close(q.loc, torch.tensor([ABOVE, -20.0, -10.0, 0.0]))
     assert torch.isfinite(q.log_prob(q.icdf(torch.full((4,), 0.3)))).all()
     kl = kl_divergence(q, prior(4).base_dist)
     assert torch.isfinite(kl).all()
     draws = torch.stack([guide.sample_sites()["theta"] for _ in range(20)])
     assert ((draws >= math.exp(-20)) & (draws <= 1)).all()
+
+
+def test_parameters_beyond_their_bounds_have_gradients_again_after_a_step():
+    guide = build(4)
+    posterior = guide["theta"]
+    with torch.no_grad():
+        posterior.level.copy_(torch.tensor([1e3, -1e3, -9.0, 0.0]))
+        posterior.log_scale.copy_(torch.tensor([0.0, 0.0, 1e3, -1e3]))
+
+    def gradients():
+        kl = kl_divergence(posterior.elementwise(), prior(4).base_dist).sum()
+        return torch.autograd.grad(kl, [posterior.level, posterior.log_scale])
+
+    before = [gradient.clone() for gradient in gradients()]
+    assert not before[0][:2].any()
+    assert not before[1][2:].any()
+    guide.constrain()
+    after = gradients()
+    assert after[0].all()
+    assert after[1].all()
+    torch.testing.assert_close(posterior.loc[:2].detach(), torch.tensor([ABOVE, -20.0]))
+    torch.testing.assert_close(posterior.log_scale[2].detach().exp(), torch.tensor(20.0))
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 6.0, 20.0])
+def test_level_is_about_the_mean_of_the_logarithm(scale):
+    guide = build(1)
+    guide["theta"].put(torch.tensor([-12.0]), torch.tensor([math.log(scale)]))
+    q = guide["theta"].elementwise()
+    mean = TruncatedNormal(q.loc, q.scale, q.low, q.high).mean
+    # The truncated variance lies between both limits; in between the formula is off by up to 0.4.
+    assert float((guide["theta"].level - mean).detach()) == pytest.approx(0.0, abs=0.4)
 
 
 @pytest.mark.parametrize("scale", [1.0, 10.0])
@@ -115,7 +149,7 @@ def test_weight_of_the_divergence_is_in_the_objective_and_not_in_the_density(sca
 def test_draws_carry_gradients_to_both_parameters():
     guide = build(3, init_scale=0.3)
     guide.sample_sites()["theta"].sum().backward()
-    assert guide["theta"].loc.grad.all()
+    assert guide["theta"].level.grad.all()
     assert guide["theta"].log_scale.grad.all()
 
 
