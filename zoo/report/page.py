@@ -15,6 +15,7 @@ from zoo.report.compression import compression_tables
 from zoo.report.figures.calibration import calibration_pictures
 from zoo.report.figures.canvas import Picture
 from zoo.report.figures.forest import forest_picture, parameter_rows
+from zoo.report.figures.graph import graph_picture
 from zoo.report.figures.predictions import prediction_pictures
 from zoo.report.figures.sensitivity import prior_picture
 from zoo.report.figures.sparsity import sparsity_pictures
@@ -93,6 +94,7 @@ def render_report(
             pictures=calibration_pictures(tree),
         ),
         Section("predictions", "Predictions", pictures=prediction_pictures(tree)),
+        _structure(attributes),
         _sparsity(attributes),
         _compression(compression or {}),
         _sensitivity(tree),
@@ -207,6 +209,16 @@ def _posterior(tree: xarray.DataTree, truth: xarray.DataTree | None) -> Section:
         "not, because many settings of them are the same function.",
         pictures=pictures,
         tables=_present(*listed),
+    )
+
+
+def _structure(attributes: _Attributes) -> Section:
+    edges = attributes.mapping("structure").get("edges")
+    return Section(
+        "structure",
+        "Structure",
+        "Which primitive functions the network is made of, according to the posterior.",
+        pictures=_present(graph_picture(edges if isinstance(edges, list) else [])),
     )
 
 
