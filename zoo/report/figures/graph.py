@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zoo.diagnostics.finding import format_share
-from zoo.report.figures.canvas import BAND, DIM, FIT, INK, Picture, panel, short
+from zoo.report.figures.canvas import BAND, FIT, INK, Picture, panel, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,44 +78,40 @@ def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
     edges
         As for `graph_picture`.
     """
-    last = max(edge["end"] for edge in edges)
     num_mixed = sum(len(edge["weights"]) > 1 for edge in edges)
-    low = high = 0.0
+    tops = [0.0]
     for edge in edges:
-        start, end = edge["start"], edge["end"]
+        length = edge["end"] - edge["start"]
         weights = np.asarray(edge["weights"], float)
         # Longer edges swing further, to alternating sides, so that they do not cover each other.
-        side = 1.0 if (end - start) % 2 else -1.0
-        swing = side * 0.55 * (end - start - 1)
-        spread = 0.3 if len(weights) > 1 else 0.0
-        offsets = np.linspace(spread, -spread, len(weights)) if len(weights) > 1 else [0.0]
-        for name, weight, offset in zip(edge["primitives"], weights, offsets, strict=True):
+        swing = (1.0 if length % 2 else -1.0) * 0.85 * (length - 1)
+        spread = 0.32 if len(weights) > 1 else 0.0
+        heights = swing + np.linspace(spread, -spread, len(weights))
+        for name, weight, top in zip(edge["primitives"], weights, heights, strict=True):
+            tops.append(float(top))
             at = np.linspace(0, 1, 40)
-            bulge = 4 * at * (1 - at)
-            x, y = start + at * (end - start), (swing + offset) * bulge
-            low, high = min(low, float(y.min())), max(high, float(y.max()))
+            x, y = edge["start"] + at * length, top * 4 * at * (1 - at)
             _line(axes, x, y, float(weight), is_choice=len(weights) > 1)
-            if len(weights) > 1 and (weight >= SMALL or len(edges) == 1):
-                if num_mixed <= MAX_LABELS:
-                    text = f"{short(str(name), 24)} {weight:.2f}"
-                    axes.text(
-                        (start + end) / 2,
-                        swing + offset,
-                        text,
-                        ha="center",
-                        va="bottom",
-                        fontsize=8 if num_mixed > 3 else 9.5,
-                        color=INK,
-                        zorder=4,
-                    )
-    axes.scatter(range(last + 1), np.zeros(last + 1), s=230, color="white", zorder=3)
-    axes.scatter(
-        range(last + 1), np.zeros(last + 1), s=230, facecolors="none", edgecolors=DIM, zorder=3
-    )
-    for vertex in range(last + 1):
-        axes.text(vertex, 0, str(vertex), ha="center", va="center", color=DIM, zorder=4)
-    axes.set_xlim(-0.3, last + 0.3)
-    axes.set_ylim(low - 0.25, high + 0.3)
+            if len(weights) > 1 and weight >= SMALL and num_mixed <= MAX_LABELS:
+                axes.annotate(
+                    f"{short(str(name), 28)} {weight:.2f}",
+                    (edge["start"] + length / 2, top),
+                    (0, 2 + WIDEST * weight / 2),
+                    textcoords="offset points",
+                    ha="center",
+                    va="bottom",
+                    fontsize=8 if num_mixed > 3 else 9.5,
+                    color=INK,
+                    zorder=4,
+                )
+    vertices = range(max(edge["end"] for edge in edges) + 1)
+    axes.scatter(vertices, np.zeros(len(vertices)), s=45, color=INK, zorder=3)
+    for vertex in vertices:
+        axes.annotate(
+            str(vertex), (vertex, 0), (0, -7), textcoords="offset points", ha="center", va="top"
+        )
+    axes.set_xlim(-0.3, len(vertices) - 0.7)
+    axes.set_ylim(min(tops) - 0.25, max(tops) + 0.35)
     axes.set_axis_off()
 
 
