@@ -5,6 +5,7 @@ from guides.empirical_bayes import EmpiricalBayes
 from guides.graves import Graves
 from guides.group_horseshoe import GroupHorseshoe
 from guides.group_normal_jeffreys import GroupNormalJeffreys
+from guides.gumbel_softmax_structure import GumbelSoftmaxStructure
 from guides.laplace import Laplace
 from guides.mean_field import MeanField
 from guides.quantized import Quantized
@@ -19,6 +20,7 @@ __all__ = [
     "GroupHorseshoe",
     "GroupNormalJeffreys",
     "Guide",
+    "GumbelSoftmaxStructure",
     "Laplace",
     "MeanField",
     "Quantized",

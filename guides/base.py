@@ -66,6 +66,9 @@ class Guide(nn.Module):
         total: Tensor = torch.stack([site["unscaled_log_prob"].sum() for site in sites]).sum()
         return total
 
+    def advance(self, progress: float) -> None:
+        """Follow the training; called before every step with the share of it that is done."""
+
     def figures(self) -> dict[str, float]:
         """Return numbers that only this posterior knows, for the metrics of a fit."""
         return {}
@@ -126,6 +129,11 @@ class Composite(Guide):
     def plate_nesting(self) -> int:
         """Number of plate dimensions of the deepest part."""
         return max((part.plate_nesting for part in self._guides()), default=0)
+
+    def advance(self, progress: float) -> None:
+        """Let every part follow the training."""
+        for part in self._guides():
+            part.advance(progress)
 
     def medians(self) -> dict[str, Tensor]:
         """Return the medians of every part."""

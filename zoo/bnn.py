@@ -30,7 +30,7 @@ from zoo.priors import (
     proper_counterpart,
     resolve_priors,
 )
-from zoo.slots import Slot, choose_bayesian, network_slots
+from zoo.slots import Slot, choose_bayesian, network_slots, structure_slots
 
 #: Sites of the model that are not weights of the network.
 RESERVED = {"noise", "y", "obs_id"}
@@ -132,8 +132,12 @@ class BNN(nn.Module):
         )
 
     def network_slots(self, bayesian: Iterable[str] | None) -> list[Slot]:
-        """Return the slots of the network: parameters and activations, if a method has no other."""
-        places = [*network_slots(self.net), *activation_slots(self.net)]
+        """Return the slots of the network: parameters, structure and activations by default."""
+        places = [
+            *network_slots(self.net),
+            *structure_slots(self.net),
+            *activation_slots(self.net),
+        ]
         return choose_bayesian(places, bayesian)
 
     def _replaced(self, slot: str) -> Tensor:

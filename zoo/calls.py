@@ -5,10 +5,12 @@ are accepted; everything else is refused by name. Nothing is looked up and nothi
 """
 
 import ast
+import json
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from zoo.errors import ZooError
 
@@ -63,6 +65,25 @@ def finite_number(value: object, error: type[ZooError]) -> float:
     if not math.isfinite(number):
         raise error(f"numbers must be finite. Got {short(value)}.")
     return number
+
+
+def plain_mapping(values: Mapping[Any, Any], what: str, error: type[ZooError]) -> dict[str, Any]:
+    """Return a mapping as it comes back from a file: keys are text, sequences are lists.
+
+    Parameters
+    ----------
+    values
+        What the user gave.
+    what
+        How messages name it.
+    error
+        The class of every error raised.
+    """
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        raise error(f"{what} holds text, numbers and lists only. Got {short(values)}.") from None
+    return plain
 
 
 class _Reader:

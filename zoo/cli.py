@@ -164,8 +164,8 @@ def fit(
     net: Annotated[
         str | None,
         typer.Option(
-            help="mlp, mlp:64-100-10, linear, polynomial:3, lenet300, lenet5, "
-            "module:path.py:function."
+            help="mlp, mlp:64-100-10, linear, polynomial:3, lenet300, lenet5, cells:8-2-2, "
+            "graph:path.yaml, module:path.py:function."
         ),
     ] = None,
     likelihood: Annotated[

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from zoo.calls import plain_mapping, short
 from zoo.errors import ConfigError, ZooError, did_you_mean
 from zoo.registry import Entry, Recipe
 
@@ -30,7 +31,7 @@ class RunConfig(BaseModel):
     test_fraction: float = Field(0.2, ge=0.0, lt=1.0)
     data_sha256: str | None = None
 
-    net: str | None = "mlp"
+    net: str | dict[str, Any] | None = "mlp"
     likelihood: str | None = None
     priors: dict[str, Any] = Field(default_factory=dict)
     bayesian: tuple[str, ...] | None = None
@@ -59,6 +60,19 @@ class RunConfig(BaseModel):
     patience: int = Field(10, ge=1)
     num_samples: int = Field(100, ge=2)
     checkpoint_every: int = Field(500, ge=1)
+
+    @field_validator("net", mode="before")
+    @classmethod
+    def _plain_net(cls, net: Any) -> Any:
+        """Write the mapping of a graph as YAML would give it back: keys are text."""
+        if net is None or isinstance(net, str):
+            return net
+        if not isinstance(net, Mapping):
+            raise ConfigError(
+                "the value of 'net' is not accepted: it is text like mlp:64-100-10 or the mapping "
+                f"of a graph. Got {short(net)}."
+            )
+        return plain_mapping(net, "the mapping of a graph network", ConfigError)
 
     @field_validator("priors", mode="after")
     @classmethod

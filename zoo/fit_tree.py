@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from zoo.infer.predict import (
     log_predictive_density,
     site_log_priors,
 )
+from zoo.nets import choices
 from zoo.tree import MAX_WEIGHT_BYTES, TreeParts, posterior_tree
 
 if TYPE_CHECKING:
@@ -145,6 +147,26 @@ def _held_out(fitted: "Fit", dataset: Dataset) -> dict[str, Array]:
     return known | {"y_samples": prediction.samples}
 
 
+def structure_edges(net: nn.Module, slots: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """Return the edges of a network with random structure, and how much weight primitives have.
+
+    Parameters
+    ----------
+    net
+        The network.
+    slots
+        Draws of its slots; without random structure there is nothing to tell.
+    """
+    edges: list[dict[str, Any]] = []
+    for choice in choices(net):
+        drawn = slots.get(f"{choice.module}.structure" if choice.module else "structure")
+        weights = [1.0] if drawn is None else drawn.double().mean(0).tolist()
+        if len(weights) == len(choice.primitives):
+            edge = {"start": choice.start, "end": choice.end}
+            edges.append(edge | {"primitives": list(choice.primitives), "weights": weights})
+    return edges if any(len(edge["weights"]) > 1 for edge in edges) else []
+
+
 def _attributes(
     fitted: "Fit", dataset: Dataset, metrics: dict[str, float], groups: GroupView, num_rows: int
 ) -> dict[str, Any]:
@@ -163,6 +185,7 @@ def _attributes(
         "priors": json.dumps(priors),
         "metrics": json.dumps(metrics),
         "groups": json.dumps(groups.to_dict()),
+        "structure": json.dumps({"edges": structure_edges(model.net, fitted.draws.slots)}),
         "classes": json.dumps(list(fitted.schema.classes)),
         "versions": json.dumps(versions()),
         "summary": assembly.entry.summary,

@@ -19,13 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import PriorError, ZooError, did_you_mean
+from zoo.nets.graph import mixtures
 
 #: How the weights of a slot are grouped. "auto" follows Louizos et al. (2017): the input units of a
 #: linear layer, the output channels of a convolution, single elements elsewhere.
 Grouping = Literal["auto", "input", "output", "element"]
 GROUPINGS: tuple[str, ...] = ("auto", "input", "output", "element")
 
-LayerKind = Literal["linear", "convolution", "normalisation", "activation", "likelihood", "other"]
+LayerKind = Literal[
+    "linear", "convolution", "normalisation", "activation", "structure", "likelihood", "other"
+]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMALISATIONS = (
@@ -50,7 +53,8 @@ class Slot:
     value
         The current value: it gives shape, dtype and device, and is where a guide starts.
     layer
-        Kind of the layer that owns the parameter; ``activation`` for what enters or leaves one.
+        Kind of the layer that owns the parameter; ``activation`` for what enters or leaves one,
+        ``structure`` for the weights of a mixture of primitives.
     positive
         Whether values must be positive (scales of a likelihood).
     by_name
@@ -58,6 +62,8 @@ class Slot:
     install
         Puts the tensor into a network that does not have it yet; it is called once, on the model's
         own copy. None for a tensor that is there already.
+    sizes
+        For structure, the number of parameters of every primitive.
     """
 
     name: str
@@ -66,6 +72,7 @@ class Slot:
     positive: bool = False
     by_name: bool = False
     install: Callable[[nn.Module], None] | None = None
+    sizes: tuple[int, ...] = ()
 
     @property
     def shape(self) -> torch.Size:
@@ -75,14 +82,14 @@ class Slot:
     def matches(self, pattern: str) -> bool:
         """Whether a pattern means this slot.
 
-        An activation answers to globs that end in its last word: ``*`` means all weights, and
-        ``*.input`` all inputs, that of a network which is a single layer among them.
+        Activations and structure answer to globs that end in their last word: ``*`` means all
+        weights, and ``*.input`` all inputs, that of a network which is a single layer among them.
         """
         if pattern == self.name:
             return True
         if self.by_name:
             return False
-        if self.layer != "activation":
+        if self.layer not in ("activation", "structure"):
             return fnmatch.fnmatchcase(self.name, pattern)
         layer, _, place = self.name.rpartition(".")
         return pattern.endswith(place) and fnmatch.fnmatchcase(f"{layer}.{place}", pattern)
@@ -112,6 +119,19 @@ def network_slots(net: nn.Module) -> list[Slot]:
         owner = net.get_submodule(name.rpartition(".")[0])
         slots.append(Slot(name, parameter.detach(), _layer_kind(owner)))
     return slots
+
+
+def structure_slots(net: nn.Module) -> list[Slot]:
+    """List the weights of the mixtures of a network, see `zoo.nets.graph`."""
+    return [
+        Slot(
+            f"{name}.structure" if name else "structure",
+            mixed.structure.detach(),
+            "structure",
+            sizes=mixed.sizes,
+        )
+        for name, mixed in mixtures(net)
+    ]
 
 
 def _layer_kind(owner: nn.Module) -> LayerKind:

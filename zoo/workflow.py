@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ def fit(
     y: Any = None,
     *,
     data: str | Dataset | None = None,
-    net: str | nn.Module = "mlp",
+    net: str | Mapping[str, Any] | nn.Module = "mlp",
     out: str | Path | None = None,
     truth: bool = False,
     robustness: bool = False,
@@ -62,7 +62,7 @@ def fit(
     data
         Name of a data set, path of a table, or a `zoo.data.Dataset`.
     net
-        Text such as ``"mlp:64-100-10"``, or any torch network.
+        Text such as ``"mlp:64-100-10"``, the mapping of a graph, or any torch network.
     out
         Directory to write the run to; nothing is written when None.
     truth
@@ -93,7 +93,7 @@ def fit(
     config = make_config(
         method=method,
         data=data if isinstance(data, str) else None,
-        net=net if isinstance(net, str) else None,
+        net=None if isinstance(net, nn.Module) else net,
         **options,
     )
     if X is not None:

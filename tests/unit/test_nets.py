@@ -50,7 +50,7 @@ def test_every_activation_can_be_named(name):
 @pytest.mark.parametrize(
     ("spec", "parts"),
     [
-        ("mpl:4-3-2", ["unknown network 'mpl:4-3-2'", "Known: lenet300", "mlp:64-100-10"]),
+        ("mpl:4-3-2", ["unknown network 'mpl:4-3-2'", "Known: cells:8-2-2", "mlp:64-100-10"]),
         ("", ["unknown network ''", "lenet5"]),
         ("mlp:4", ["joined by '-'", "mlp:64-100-10", "'mlp:4'"]),
         ("mlp:4-x-2", ["positive numbers joined by '-'"]),

@@ -194,8 +194,8 @@ def test_fits_reach_the_best_of_their_family(family, double_precision):
     found = fits.fit(collinear, (torch.from_numpy(x), torch.from_numpy(y)), family, {})
     assert found.converged
     draws = found.values["w"][0]
-    # Rounds stop when they gain less than PROGRESS, and 10,000 draws have noise of their own. What is
-    # missing of the ELBO bounds the mean by the posterior, d' A d / 2, and sds by (s - 1)^2.
+    # Rounds stop when they gain less than PROGRESS, and 10,000 draws have noise of their own. What
+    # is missing of the ELBO bounds the mean by the posterior, d' A d / 2, and sds by (s - 1)^2.
     assert abs(found.elbo - (evidence - kl)) < fits.PROGRESS + 5 * kl / 100
     bound = np.sqrt(2 * fits.PROGRESS * np.diag(np.linalg.inv(precision)))
     assert (np.abs(draws.mean(0) - mean) < bound + 5 * sd / 100).all()

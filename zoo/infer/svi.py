@@ -212,6 +212,7 @@ class SVI:
         if step == pretrain_steps(self.recipe):
             model.start_priors(guide)
         self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
+        guide.advance(step / self.recipe.num_steps)
         self.optimizer.lr = self.recipe.lr * lr_factor(self.recipe, step)
         loss = self._gradient_step(*self.batches[step])
         if step % GRADIENT_EVERY == 0:

@@ -1,14 +1,18 @@
-"""The text that names a network: ``mlp:64-100-10``, ``lenet5``, ``module:my_net.py:build``."""
+"""What names a network: ``mlp:64-100-10``, ``module:my_net.py:build``, a mapping for a graph."""
 
 import importlib.util
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
 from torch import nn
 
+from zoo.calls import plain_mapping
 from zoo.errors import ConfigError, unknown_name
+from zoo.nets.graph_spec import TOY, cell_spec, graph_net
 from zoo.nets.lenet import lenet5
 from zoo.nets.mlp import ACTIVATIONS, mlp
 from zoo.nets.polynomial import polynomial
@@ -17,6 +21,8 @@ from zoo.nets.polynomial import polynomial
 DEFAULT_HIDDEN = 50
 #: Highest degree of a polynomial; powers of standardised inputs leave the range of numbers soon.
 MAX_DEGREE = 20
+#: Most nodes of a cell, and most cells.
+MAX_CELLS = 12
 
 
 @dataclass(frozen=True)
@@ -28,16 +34,41 @@ class Shape:
     image_shape: tuple[int, int, int] | None = None
 
 
-def spell_out(spec: str, num_inputs: int, num_outputs: int) -> str:
-    """Return the text with its sizes, so that it names the same network for ever."""
+def spell_out(
+    spec: str | Mapping[str, Any], num_inputs: int, num_outputs: int
+) -> str | dict[str, Any]:
+    """Return the text with its sizes, so that it names the same network for ever.
+
+    The file of a graph is read: its mapping takes the place of its name.
+    """
+    if not isinstance(spec, str):
+        return dict(spec)
     name, _, argument = spec.partition(":")
+    if name == "graph":
+        return read_graph(argument)
     if name == "mlp" and (not argument or argument.startswith(":")):
         return f"mlp:{num_inputs}-{DEFAULT_HIDDEN}-{num_outputs}{argument}"
     return spec
 
 
+def read_graph(path: str) -> dict[str, Any]:
+    """Read the mapping of a graph network from a YAML file."""
+    if not path:
+        raise ConfigError("a graph is named graph:path.yaml, or is a mapping. Got 'graph:'.")
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the graph {path!r}: {error}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise ConfigError(f"{path!r} is not valid YAML: {problem}") from None
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"the graph {path!r} must be a mapping with the key 'edges'.")
+    return plain_mapping(values, f"the graph {path!r}", ConfigError)
+
+
 def build_net(
-    spec: str,
+    spec: str | Mapping[str, Any],
     num_inputs: int,
     num_outputs: int,
     image_shape: tuple[int, int, int] | None = None,
@@ -48,14 +79,18 @@ def build_net(
     ----------
     spec
         ``mlp``, ``mlp:64-100-10``, ``mlp:64-100-10:tanh``, ``mlp::tanh``, ``linear``,
-        ``polynomial:3``, ``lenet300``, ``lenet5``, or ``module:path.py:function``, which imports
-        the file and calls the function.
+        ``polynomial:3``, ``lenet300``, ``lenet5``, ``cells:8-2-2``, ``toy``, ``graph:path.yaml``,
+        or ``module:path.py:function``, which imports the file and calls the function. A mapping
+        is a graph, see `zoo.nets.graph_spec`.
     num_inputs, num_outputs, image_shape
         What the data and the likelihood need.
     """
-    name, _, argument = spell_out(spec, num_inputs, num_outputs).partition(":")
+    spelled = spell_out(spec, num_inputs, num_outputs)
+    if not isinstance(spelled, str):
+        return graph_net(spelled, num_inputs, num_outputs, image_shape)
+    name, _, argument = spelled.partition(":")
     if name not in NETS:
-        raise unknown_name("network", spec, [NETS_HELP[key] for key in NETS])
+        raise unknown_name("network", spelled, NETS_HELP.values())
     return NETS[name](argument, Shape(num_inputs, num_outputs, image_shape))
 
 
@@ -64,15 +99,12 @@ def _mlp(argument: str, shape: Shape) -> nn.Module:
     activation = activation or "relu"
     if activation not in ACTIVATIONS:
         raise unknown_name("activation", activation, ACTIVATIONS)
-    pieces = sizes_text.split("-")
-    if len(pieces) < 2 or not all(
-        p.isascii() and p.isdigit() and len(p) < 8 and int(p) > 0 for p in pieces
-    ):
+    sizes = _sizes(sizes_text)
+    if len(sizes) < 2:
         raise ConfigError(
             f"the sizes of a network are positive numbers joined by '-', like mlp:64-100-10. "
             f"Got 'mlp:{argument}'."
         )
-    sizes = [int(piece) for piece in pieces]
     for what, got, wanted in (
         ("inputs", sizes[0], shape.num_inputs),
         ("outputs", sizes[-1], shape.num_outputs),
@@ -83,6 +115,29 @@ def _mlp(argument: str, shape: Shape) -> nn.Module:
                 f"{wanted}: mlp:{shape.num_inputs}-...-{shape.num_outputs}."
             )
     return mlp(sizes, activation)
+
+
+def _sizes(text: str) -> list[int]:
+    """Return positive numbers that are joined by '-'; none if the text is anything else."""
+    pieces = text.split("-")
+    good = all(p.isascii() and p.isdigit() and len(p) < 8 and int(p) > 0 for p in pieces)
+    return [int(piece) for piece in pieces] if good else []
+
+
+def _cells(argument: str, shape: Shape) -> nn.Module:
+    sizes = _sizes(argument)
+    if len(sizes) != 3 or max(sizes[1:]) > MAX_CELLS:
+        raise ConfigError(
+            f"a network of cells is named by its channels, nodes in a cell and cells (at most "
+            f"{MAX_CELLS} of both), like cells:8-2-2. Got 'cells:{argument}'."
+        )
+    spec = cell_spec(*sizes)
+    return graph_net(spec, shape.num_inputs, shape.num_outputs, shape.image_shape)
+
+
+def _toy(argument: str, shape: Shape) -> nn.Module:
+    _refuse_argument("toy", argument)
+    return graph_net(TOY, shape.num_inputs, shape.num_outputs)
 
 
 def _linear(argument: str, shape: Shape) -> nn.Module:
@@ -180,6 +235,8 @@ NETS: dict[str, Callable[[str, Shape], nn.Module]] = {
     "polynomial": _polynomial,
     "lenet300": _lenet300,
     "lenet5": _lenet5,
+    "cells": _cells,
+    "toy": _toy,
     "module": _module,
 }
 
@@ -190,5 +247,8 @@ NETS_HELP: dict[str, str] = {
     "polynomial": "polynomial:3",
     "lenet300": "lenet300",
     "lenet5": "lenet5",
+    "cells": "cells:8-2-2",
+    "toy": "toy",
     "module": "module:path.py:function",
+    "graph": "graph:path.yaml",
 }

@@ -23,12 +23,15 @@ from zoo.priors.normal_jeffreys import NormalJeffreys, TruncatedNormalJeffreys
 from zoo.priors.program import PlainProgram, Program
 from zoo.priors.quantizing import Quantizing
 from zoo.priors.spec import Prior
+from zoo.priors.structure import DirichletStructure, GumbelSoftmax
 from zoo.slots import Slot, assign
 
 __all__ = [
+    "DirichletStructure",
     "EmpiricalBayes",
     "GaussianDropout",
     "Graves",
+    "GumbelSoftmax",
     "Horseshoe",
     "LogUniform",
     "LogUniformNoise",
@@ -74,7 +77,16 @@ def resolve_priors(
 
 def check_support(prior: Prior, slot: Slot) -> None:
     """Refuse a prior whose values do not fit the slot; an activation may be multiplied by any."""
-    if slot.layer == "activation":
+    of_structure = getattr(prior.family.cls, "of_structure", False)
+    if of_structure != (slot.layer == "structure"):
+        raise PriorError(
+            f"the prior {prior} is for the structure of a network, and the slot {slot.name!r} is "
+            "none."
+            if of_structure
+            else f"the slot {slot.name!r} is the structure of a network: its prior is "
+            f"GumbelSoftmax() or DirichletStructure(). Got {prior}."
+        )
+    if slot.layer in ("activation", "structure"):
         return
     support = prior.family.support(prior.arguments)
     if slot.positive:

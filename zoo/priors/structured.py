@@ -24,6 +24,8 @@ class StructuredPrior(ABC):
     ranges: ClassVar[dict[str, constraints.Constraint]] = {}
     #: Where the values of the slot live.
     support: ClassVar[constraints.Constraint] = constraints.real
+    #: Whether it is a prior of structure, and of nothing else.
+    of_structure: ClassVar[bool] = False
 
     @abstractmethod
     def program(self, slot: Slot) -> Program:

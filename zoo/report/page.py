@@ -16,6 +16,7 @@ from zoo.report.compression import compression_tables
 from zoo.report.figures.calibration import calibration_pictures
 from zoo.report.figures.canvas import Picture
 from zoo.report.figures.forest import forest_picture, parameter_rows
+from zoo.report.figures.graph import graph_picture
 from zoo.report.figures.predictions import prediction_pictures
 from zoo.report.figures.robustness import robustness_picture
 from zoo.report.figures.sensitivity import prior_picture
@@ -96,6 +97,7 @@ def render_report(
         ),
         Section("predictions", "Predictions", pictures=prediction_pictures(tree)),
         _robustness(tree),
+        _structure(attributes),
         _sparsity(attributes),
         _compression(compression or {}),
         _sensitivity(tree),
@@ -232,6 +234,16 @@ def _robustness(tree: xarray.DataTree) -> Section:
             )
         ),
         tables=_present(tables.robustness_table(tree, score)),
+    )
+
+
+def _structure(attributes: _Attributes) -> Section:
+    edges = attributes.mapping("structure").get("edges")
+    return Section(
+        "structure",
+        "Structure",
+        "Which primitive functions the network is made of, according to the posterior.",
+        pictures=_present(graph_picture(edges if isinstance(edges, list) else [])),
     )
 
 

@@ -1,0 +1,125 @@
+"""The graph of a network whose structure is random: how much weight each primitive has."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zoo.diagnostics.finding import format_share
+from zoo.report.figures.canvas import BAND, FIT, INK, Picture, panel, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Points of the line of a primitive whose weight is one.
+WIDEST = 7.0
+#: Weights below this are drawn as thin dashes, and larger ones by name.
+SMALL = 0.1
+#: Edges that are drawn, and up to which they are labelled.
+MAX_EDGES = 200
+MAX_LABELS = 12
+
+
+def graph_picture(edges: Sequence[Mapping[str, Any]]) -> Picture | None:
+    """Draw the edges of a network; None if there are none that can be drawn.
+
+    Parameters
+    ----------
+    edges
+        For every edge the numbers ``start`` and ``end`` of its vertices, the names of its
+        ``primitives`` and their posterior mean ``weights``.
+    """
+    shown = [edge for edge in edges if _is_edge(edge)][:MAX_EDGES]
+    if not any(len(edge["weights"]) > 1 for edge in shown):
+        return None
+    mixed = [edge for edge in shown if len(edge["weights"]) > 1]
+    listed = "; ".join(
+        f"{edge['start']} to {edge['end']}: {short(_best(edge)[0])} with "
+        f"{format_share(_best(edge)[1])}"
+        for edge in mixed[:8]
+    )
+    last = max(edge["end"] for edge in shown)
+    height = 190 + 22 * min(last, 12)
+    return Picture(
+        [panel(lambda axes: paint_graph(axes, shown), alt=f"Graph. {listed}.", height=height)],
+        "Vertices hold features, and each line is a primitive on an edge, as wide as its posterior "
+        "weight; dashed ones have next to none. One wide line per edge means that the data have "
+        "chosen; several of one width mean that they cannot tell, or that a mixture is better.",
+    )
+
+
+def _is_edge(edge: Any) -> bool:
+    """Tell whether an entry of a tree is what this module draws."""
+    if not isinstance(edge, Mapping):
+        return False
+    names, weights = edge.get("primitives"), edge.get("weights")
+    ends = edge.get("start"), edge.get("end")
+    return (
+        all(isinstance(end, int) and 0 <= end < 10_000 for end in ends)
+        and isinstance(names, list)
+        and isinstance(weights, list)
+        and len(names) == len(weights) > 0
+        and all(isinstance(weight, int | float) and np.isfinite(weight) for weight in weights)
+    )
+
+
+def _best(edge: Mapping[str, Any]) -> tuple[str, float]:
+    index = int(np.argmax(edge["weights"]))
+    return str(edge["primitives"][index]), float(edge["weights"][index])
+
+
+def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
+    """Draw a graph on axes: vertices from left to right, the primitives of an edge side by side.
+
+    Parameters
+    ----------
+    axes
+        Where to draw.
+    edges
+        As for `graph_picture`.
+    """
+    num_mixed = sum(len(edge["weights"]) > 1 for edge in edges)
+    tops = [0.0]
+    for edge in edges:
+        length = edge["end"] - edge["start"]
+        weights = np.asarray(edge["weights"], float)
+        # Longer edges swing further, to alternating sides, so that they do not cover each other.
+        swing = (1.0 if length % 2 else -1.0) * 0.85 * (length - 1)
+        spread = 0.32 if len(weights) > 1 else 0.0
+        heights = swing + np.linspace(spread, -spread, len(weights))
+        for name, weight, top in zip(edge["primitives"], weights, heights, strict=True):
+            tops.append(float(top))
+            at = np.linspace(0, 1, 40)
+            x, y = edge["start"] + at * length, top * 4 * at * (1 - at)
+            _line(axes, x, y, float(weight), is_choice=len(weights) > 1)
+            if len(weights) > 1 and weight >= SMALL and num_mixed <= MAX_LABELS:
+                axes.annotate(
+                    f"{short(str(name), 28)} {weight:.2f}",
+                    (edge["start"] + length / 2, top),
+                    (0, 2 + WIDEST * weight / 2),
+                    textcoords="offset points",
+                    ha="center",
+                    va="bottom",
+                    fontsize=8 if num_mixed > 3 else 9.5,
+                    color=INK,
+                    zorder=4,
+                )
+    vertices = range(max(edge["end"] for edge in edges) + 1)
+    axes.scatter(vertices, np.zeros(len(vertices)), s=45, color=INK, zorder=3)
+    for vertex in vertices:
+        axes.annotate(
+            str(vertex), (vertex, 0), (0, -7), textcoords="offset points", ha="center", va="top"
+        )
+    axes.set_xlim(-0.3, len(vertices) - 0.7)
+    axes.set_ylim(min(tops) - 0.25, max(tops) + 0.35)
+    axes.set_axis_off()
+
+
+def _line(axes: "Axes", x: Any, y: Any, weight: float, *, is_choice: bool) -> None:
+    width = max(WIDEST * min(max(weight, 0.0), 1.0), 0.7)
+    if not is_choice:
+        axes.plot(x, y, color=BAND, lw=1.2, zorder=1)
+    elif weight < SMALL:
+        axes.plot(x, y, color=BAND, lw=0.8, ls=(0, (4, 3)), zorder=1)
+    else:
+        axes.plot(x, y, color=FIT, lw=width, alpha=0.75, solid_capstyle="butt", zorder=2)
