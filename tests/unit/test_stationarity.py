@@ -147,7 +147,7 @@ def test_a_guide_that_does_not_know_its_medians_is_not_judged():
     assert elbo_gains(model, guide, Draws({}, {}), *data()) is None
 
 
-def test_a_posterior_on_an_interval_is_not_judged():
+def test_a_posterior_of_another_family_is_not_judged():
     model, guide = linear("structured_bp")
     draws = draw_posterior(model, guide, 16, seed=1)
     assert elbo_gains(model, guide, draws, *data()) is None

@@ -12,10 +12,10 @@ with :math:`p` the density of the unconstrained unknowns. Two moves are tried, b
 
 .. math:: T(u) = c + r (u - c), \qquad T(u) = u + (r - 1) c
 
-with :math:`c` the medians of the guide. Gaussian guides of real and positive sites, factorised or
-not, are closed under both, so that at the maximum of the ELBO no factor gains anything, whatever
-the posterior looks like; other sites are not judged. A divergence that was counted too often or not
-enough, or scales that had no time to move, show here and nowhere in the loss.
+with :math:`c` the medians of the guide. Guides that are Gaussian in that space, factorised or not,
+are closed under both, so that at the maximum of the ELBO no factor gains anything, whatever the
+posterior looks like; others are not judged. A divergence that was counted too often or not enough,
+or scales that had no time to move, show here and nowhere in the loss.
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,11 @@ import pyro.poutine as poutine
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributions import biject_to, constraints
+from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
 from guides.base import Guide
+from guides.mean_field import NormalPosterior, SitePosterior
 from zoo.bnn import BNN
 from zoo.infer.capture import Mode
 from zoo.infer.normalisation import statistics_of_draws
@@ -42,8 +43,6 @@ Move = Literal["scale", "mean"]
 
 MOVES: tuple[Move, ...] = ("scale", "mean")
 FACTORS = (0.5, 0.8, 1.25, 2.0)
-#: Supports whose posteriors are normal in unconstrained space.
-CLOSED = (constraints.real, constraints.positive, constraints.nonnegative)
 #: Draws, and how many times rows and moves they may be together; of larger data some rows are used.
 MIN_DRAWS, MAX_DRAWS = 16, 64
 MAX_ENTRIES = 500_000
@@ -74,8 +73,7 @@ def elbo_gains(
         Two arrays of shape ``(moves, factors)``; None if the guide does not know its medians, or
         is not closed under the moves.
     """
-    supports = _supports(model, {name: value[0] for name, value in draws.sites.items()})
-    if not all(support in CLOSED for support in supports.values()):
+    if not _is_gaussian(guide):
         return None
     try:
         centres = guide.medians()
@@ -88,6 +86,7 @@ def elbo_gains(
     device = next(guide.parameters()).device
     chosen = torch.as_tensor(rows.astype(int), device=x.device)
     density = _Density(model, x[chosen].to(device), y[chosen].to(device), mode)
+    supports = _supports(model, {name: value[0] for name, value in used.sites.items()})
     space = _Space(supports, used.sites, centres)
     before = density(used.sites)
     gains = np.empty((2, len(MOVES), len(FACTORS)))
@@ -96,6 +95,12 @@ def elbo_gains(
             moved, volume = space.moved(move, factor)
             gains[:, i, j] = _gain(before, density(moved), volume, len(x))
     return gains[0], gains[1]
+
+
+def _is_gaussian(guide: Guide) -> bool:
+    """Tell whether all sites are normal in unconstrained space; a full-rank guide is."""
+    sites = [module for module in guide.modules() if isinstance(module, SitePosterior)]
+    return all(isinstance(site, NormalPosterior) for site in sites)
 
 
 class _Density:
