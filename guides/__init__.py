@@ -1,6 +1,7 @@
 """Variational posteriors for Pyro models. Usable alone: nothing in here knows the zoo."""
 
 from guides.base import Composite, Guide
+from guides.darts import Darts
 from guides.empirical_bayes import EmpiricalBayes
 from guides.graves import Graves
 from guides.group_horseshoe import GroupHorseshoe
@@ -15,6 +16,7 @@ from guides.variational_dropout import VariationalDropout
 
 __all__ = [
     "Composite",
+    "Darts",
     "EmpiricalBayes",
     "Graves",
     "GroupHorseshoe",

@@ -157,6 +157,11 @@ class BNN(nn.Module):
         return [name for name, slot in self.slots.items() if slot.layer == "activation"]
 
     @property
+    def upper_slots(self) -> list[str]:
+        """The slots that are fitted to rows of their own, which the others do not see."""
+        return []
+
+    @property
     def has_random_convolutions(self) -> bool:
         """Whether weights of a convolution are drawn; then so are its outputs, one by one."""
         return any(slot.layer == "convolution" for slot in self.slots.values())

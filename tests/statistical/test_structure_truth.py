@@ -122,6 +122,7 @@ def fixed_problem(temperature=0.7):
     return model, tensors(x, y), total, np.exp(log_joint - total), weights
 
 
+@pytest.mark.slow
 def test_nuts_on_unconstrained_structure_agrees_with_quadrature():
     model, rows, _, probability, weights = fixed_problem()
     draws = sample_nuts(

@@ -7,13 +7,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyro
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from guides.base import Guide
+from guides.base import Composite, Guide
 from zoo.bnn import BNN
 from zoo.errors import ZooError
 from zoo.infer.batches import Batches
@@ -28,6 +29,7 @@ from zoo.registry import Recipe
 
 #: Streams of random numbers derived from the seed of a run. Epochs count up from zero.
 NOISE_STREAM = 1_000_000_007
+LEVEL_STREAM = 1_000_000_021
 #: Seconds between two updates of the progress bar; only then is a value read from the device.
 REFRESH_SECONDS = 0.5
 #: Steps between two looks at the norm of the gradient.
@@ -125,7 +127,11 @@ class SVI:
         self.objective = Objective(
             model, guide, num_particles, vectorize_particles=vectorize_particles, local=local
         ).to(self.device)
-        self.batches = Batches(x, y, batch_size=recipe.batch_size, seed=seed, device=self.device)
+        lower, upper = _split_levels(len(x), bool(model.upper_slots), seed)
+        options: Any = {"batch_size": recipe.batch_size, "seed": seed, "device": self.device}
+        self.batches = Batches(x[lower], y[lower], **options)
+        #: Rows that the upper slots are fitted to, if the model has such slots.
+        self.upper_batches = Batches(x[upper], y[upper], **options) if model.upper_slots else None
         self.recipe, self.seed, self.mode = recipe, seed, mode
         self.early_stopping = early_stopping
         self.progress = Progress()
@@ -215,6 +221,8 @@ class SVI:
         guide.advance(step / self.recipe.num_steps)
         self.optimizer.lr = self.recipe.lr * lr_factor(self.recipe, step)
         loss = self._gradient_step(*self.batches[step])
+        if self.upper_batches is not None:
+            self._take_upper_gradients(*self.upper_batches[step])
         if step % GRADIENT_EVERY == 0:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             self.progress.gradient_norms.append(torch.nn.utils.get_total_norm(gradients))
@@ -225,6 +233,17 @@ class SVI:
         self.progress.losses.append(loss)
         self.progress.step += 1
         self._maybe_evaluate()
+
+    def _take_upper_gradients(self, x: Tensor, y: Tensor) -> None:
+        """Give the parameters of upper slots the gradient of their own rows."""
+        guide = self.objective.guide
+        assert isinstance(guide, Composite)
+        upper = [p for slot in self.objective.model.upper_slots for p in guide[slot].parameters()]
+        ours = {id(parameter) for parameter in upper}
+        kept = [(p, p.grad) for p in self.parameters if id(p) not in ours]
+        self._gradient_step(x, y)
+        for parameter, gradient in kept:
+            parameter.grad = gradient
 
     def _check_finite(self) -> None:
         if not torch.isfinite(self.progress.losses[-1]):
@@ -358,6 +377,16 @@ class _Bar:
 
     def close(self) -> None:
         self.bar.close()
+
+
+def _split_levels(num_rows: int, has_upper: bool, seed: int) -> tuple[Any, Any]:
+    """Return the rows of weights, and those of upper slots: halves, if there are such slots."""
+    if not has_upper:
+        return slice(None), slice(0)
+    generator = torch.Generator().manual_seed(child_seed(seed, LEVEL_STREAM))
+    order = torch.randperm(num_rows, generator=generator)
+    half = max(1, num_rows // 2)
+    return order[half:].sort().values, order[:half].sort().values
 
 
 def _history(values: list[Tensor]) -> Tensor:

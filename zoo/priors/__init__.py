@@ -23,7 +23,7 @@ from zoo.priors.normal_jeffreys import NormalJeffreys, TruncatedNormalJeffreys
 from zoo.priors.program import PlainProgram, Program
 from zoo.priors.quantizing import Quantizing
 from zoo.priors.spec import Prior
-from zoo.priors.structure import DirichletStructure, GumbelSoftmax
+from zoo.priors.structure import DirichletStructure, GumbelSoftmax, SoftmaxStructure
 from zoo.slots import Slot, assign
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Prior",
     "Program",
     "Quantizing",
+    "SoftmaxStructure",
     "TruncatedNormalJeffreys",
     "build_guide",
     "build_program",

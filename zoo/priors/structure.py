@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import pyro
+import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import constraints
 
+from guides.darts import Darts
 from guides.gumbel_softmax_structure import GumbelSoftmaxStructure
 from guides.simplex import Corner, Dirichlet, log_weights
 from guides.simplex import GumbelSoftmax as GumbelSoftmaxLaw
@@ -195,6 +197,57 @@ class DirichletStructure(_StructurePrior):
         return GumbelSoftmaxStructure.gumbel_softmax(
             program, slot=slot.name, corners=False, schedule="trained", start=1.0, end=1.0
         )
+
+
+@structured
+@dataclass(frozen=True)
+class SoftmaxStructure(_StructurePrior):
+    r"""Normal scores of primitives, :math:`\gamma = \mathrm{softmax}(\alpha)`, fitted as a point.
+
+    .. math:: \alpha_k \sim N(\log s_k - \lambda_n n_k, \tau^2)
+
+    Parameters
+    ----------
+    scale
+        :math:`\tau`.
+    s, penalty
+        As for `GumbelSoftmax`.
+    """
+
+    scale: float = 1.0
+    s: tuple[float, ...] = ()
+    penalty: float = 0.0
+
+    ranges: ClassVar[dict[str, constraints.Constraint]] = {
+        "scale": constraints.interval(1e-6, 1e6),
+        "penalty": constraints.interval(0.0, 1e6),
+    }
+
+    def program(self, slot: Slot) -> "SoftmaxProgram":
+        """Return the program with the one site ``{slot}_logits``."""
+        return SoftmaxProgram(slot, self.log_favours(slot), self.scale)
+
+    def guide(self, slot: Slot, program: Program, init_scale: float) -> Darts:
+        """Return scores that are a point, and start at the prior's."""
+        return Darts(program, slot=slot.name)
+
+
+class SoftmaxProgram(Program):
+    """Pyro program of normal scores."""
+
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, slot: Slot, loc: Tensor, scale: float) -> None:
+        super().__init__(slot)
+        self.register_buffer("loc", loc)
+        self.register_buffer("scale", loc.new_tensor(scale))
+
+    def forward(self) -> Tensor:
+        """Sample the scores and return the weights."""
+        law = dist.Normal(self.loc, self.scale).to_event(1)
+        scores = pyro.sample(f"{self.slot_name}_logits", law)
+        return self.named(torch.softmax(scores, dim=-1))
 
 
 class StructureProgram(Program):
