@@ -20,8 +20,9 @@ there is a hyper-parameter for every weight, fitted to the same data, so the ELB
 evidence of a model that was chosen beforehand and nothing guarantees against over-fitting.
 Uncertainty about the prior is left out: a truth by NUTS conditions on the fitted variances too. The
 divergence does not change when mean and noise of a weight shrink together, so nothing pulls an
-irrelevant weight to zero but its noise in the outputs. Deep networks can collapse; keep the
-warm-up of the KL.
+irrelevant weight to zero but its noise in the outputs. The mean of a weight moves whenever its
+standard deviation does, so training is stiff where :math:`\gamma` is large: means are found
+early, standard deviations late. Deep networks can collapse; keep the warm-up of the KL.
 
 Reference: Kharitonov, Molchanov and Vetrov (2018), *Variational Dropout via Empirical Bayes*.
 Titsias and Lázaro-Gredilla (2014), *Doubly Stochastic Variational Bayes for non-Conjugate
