@@ -259,7 +259,8 @@ class Program:
     def _inputs(self) -> list[Tensor | None]:
         """Inputs of the compiled code: constants of the density, and None for the point."""
         point = torch.full((self.size,), 0.1, dtype=torch.float64)
-        call, found = self._code.current_callable, []
+        call = self._code.current_callable
+        found: list[Tensor | None] = []
 
         def note(inputs: list[Any]) -> Any:
             found.extend(None if value is point else value for value in inputs)
