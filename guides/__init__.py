@@ -5,6 +5,7 @@ from guides.empirical_bayes import EmpiricalBayes
 from guides.graves import Graves
 from guides.group_horseshoe import GroupHorseshoe
 from guides.group_normal_jeffreys import GroupNormalJeffreys
+from guides.hypernetwork import Complexity, Hypernetwork
 from guides.laplace import Laplace
 from guides.mean_field import MeanField
 from guides.quantized import Quantized
@@ -13,12 +14,14 @@ from guides.structured_bp import StructuredBP
 from guides.variational_dropout import VariationalDropout
 
 __all__ = [
+    "Complexity",
     "Composite",
     "EmpiricalBayes",
     "Graves",
     "GroupHorseshoe",
     "GroupNormalJeffreys",
     "Guide",
+    "Hypernetwork",
     "Laplace",
     "MeanField",
     "Quantized",
