@@ -7,6 +7,7 @@ from guides.graves import Graves
 from guides.group_horseshoe import GroupHorseshoe
 from guides.group_normal_jeffreys import GroupNormalJeffreys
 from guides.gumbel_softmax_structure import GumbelSoftmaxStructure
+from guides.hypernetwork import Complexity, Hypernetwork
 from guides.laplace import Laplace
 from guides.mean_field import MeanField
 from guides.quantized import Quantized
@@ -15,6 +16,7 @@ from guides.structured_bp import StructuredBP
 from guides.variational_dropout import VariationalDropout
 
 __all__ = [
+    "Complexity",
     "Composite",
     "Darts",
     "EmpiricalBayes",
@@ -23,6 +25,7 @@ __all__ = [
     "GroupNormalJeffreys",
     "Guide",
     "GumbelSoftmaxStructure",
+    "Hypernetwork",
     "Laplace",
     "MeanField",
     "Quantized",

@@ -1,7 +1,7 @@
 """From a configuration to a model and a guide: the one place where the pieces meet."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -99,11 +99,20 @@ def assemble(
         autocast=config.autocast,
     )
     check_network(model, torch.zeros(2, *schema.input_shape, dtype=dtype), num_classes)
-    build = model.guide if config.guide == "factorised" else model.full_rank_guide
-    guide: Guide = build(init_scale=config.recipe(entry).init_scale)
+    guide = build_guide(model, config.guide, config.recipe(entry).init_scale)
     threads = config.num_threads or choose_threads(model, config.recipe(entry))
     config = config.model_copy(update={"num_threads": threads})
     return Assembly(entry, config, model.to(device), guide.to(device))
+
+
+def build_guide(model: BNN, name: str, init_scale: float) -> Guide:
+    """Return the guide that a name stands for."""
+    builders: dict[str, Callable[..., Guide]] = {
+        "factorised": model.guide,
+        "full_rank": model.full_rank_guide,
+        "linear": model.linear_guide,
+    }
+    return builders[name](init_scale=init_scale)
 
 
 def start_seed(config: RunConfig) -> int:

@@ -301,3 +301,7 @@ class BNN(nn.Module):
             return FullRank(self.sample_slots, init=factorised.medians(), init_scale=init_scale)
         except ValueError as error:
             raise ConfigError(f"the guide 'full_rank' cannot be used: {error}.") from None
+
+    def linear_guide(self, *, init_scale: float) -> Guide:
+        """Refuse, unless a method has posteriors that are functions of something."""
+        raise ConfigError("the guide 'linear' is for the method 'hypernetwork'.")

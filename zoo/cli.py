@@ -185,7 +185,10 @@ def fit(
     ] = None,
     guide: Annotated[
         str | None,
-        typer.Option(help="factorised, or full_rank: one Normal with all correlations, if small."),
+        typer.Option(
+            help="factorised; full_rank: one Normal with all correlations, if small; "
+            "linear: for hypernetwork."
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Decides split, start, batches, noise.")] = None,
     start: Annotated[
@@ -460,6 +463,10 @@ def compress(
     bits: Annotated[
         str, typer.Option(help="Bits from posterior variances: variance, sd or off.")
     ] = "variance",
+    complexity: Annotated[
+        float | None,
+        typer.Option(help="Weight of the complexity, for a hypernetwork: the larger, the simpler."),
+    ] = None,
     onnx: Annotated[
         bool | None,
         typer.Option("--onnx/--no-onnx", help="Write network.onnx; by default if onnx is there."),
@@ -477,6 +484,7 @@ def compress(
         threshold=_parse_thresholds(threshold),
         tolerance=tolerance,
         bits=bits,  # type: ignore[arg-type]
+        complexity=complexity,
         onnx=onnx,
     )
     typer.echo(compression.table())

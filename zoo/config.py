@@ -35,7 +35,7 @@ class RunConfig(BaseModel):
     likelihood: str | None = None
     priors: dict[str, Any] = Field(default_factory=dict)
     bayesian: tuple[str, ...] | None = None
-    guide: Literal["factorised", "full_rank"] = "factorised"
+    guide: Literal["factorised", "full_rank", "linear"] = "factorised"
 
     seed: int = Field(0, ge=0, lt=2**63)
     start: int = Field(0, ge=0)

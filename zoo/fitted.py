@@ -13,6 +13,7 @@ import xarray
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from guides.hypernetwork import Hypernetwork
 from zoo.assemble import DTYPES, PREDICT_STREAM, Assembly
 from zoo.compress import GroupView, QuantizedView, group_view, quantized_view
 from zoo.config import RunConfig
@@ -126,6 +127,33 @@ class Fit:
     def prior_seed(self) -> int:
         """Seed of the draws from the prior."""
         return child_seed(self.config.seed, PRIOR_STREAM)
+
+    def at(self, complexity: float, dataset: Dataset | None = None) -> "Fit":
+        """Return the fit of a hypernetwork at another weight of the complexity; nothing is trained.
+
+        Parameters
+        ----------
+        complexity
+            Weight of the divergence: the larger, the simpler the network.
+        dataset
+            The data of the fit, if it was loaded and its network has batch normalisation.
+        """
+        guide = self.assembly.guide
+        if not isinstance(guide, Hypernetwork):
+            raise ConfigError(
+                f"{self.config.method!r} was trained for one complexity. Fit 'hypernetwork' to "
+                "choose it afterwards."
+            )
+        try:
+            assembly = replace(self.assembly, guide=guide.at(complexity))
+        except ValueError as error:
+            raise ConfigError(f"{error}.") from None
+        moved = replace(self, assembly=assembly, buffers={}, restarts=())
+        if not self.buffers:
+            return moved
+        rows = self._rows(self._data(dataset).X_train)
+        buffers = statistics_of_draws(assembly.model, moved.draws.slots, rows)
+        return replace(moved, buffers=buffers)
 
     def save(self, out: str | Path) -> "Fit":
         """Write a fit that was made in memory to a run directory, for `zoo.load`."""

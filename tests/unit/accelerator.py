@@ -94,7 +94,7 @@ def everything(method, net, local):
     inputs = 3 if isinstance(net, StrayTensor | ReadsBack) or net[0].__class__ is nn.Linear else 16
     fake = contextlib.nullcontext() if REAL else FakeTensorMode()
     with fake, pyro.settings.context(module_local_params=True):
-        moved(objective)
+        moved(objective).train()
         x = torch.randn(8, inputs, device=DEVICE)
         y = torch.randint(2, (8,), device=DEVICE)
         trained = [p for p in objective.parameters() if p.requires_grad]

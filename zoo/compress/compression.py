@@ -288,6 +288,8 @@ class _Work:
             "difference": self._difference(choice.view, after),
             "threads": torch.get_num_threads(),
         }
+        if "complexity" in metadata:
+            summary["complexity"] = metadata["complexity"]
         return Compression(network, choice, quantized, summary, metadata)
 
     @torch.no_grad()
@@ -300,7 +302,9 @@ class _Work:
     def metadata(self) -> dict[str, Any]:
         """Return what a reader of the network needs to know."""
         config, schema = self.fitted.config, self.fitted.schema
-        return {
+        figures = self.fitted.assembly.guide.figures()
+        chosen = {"complexity": figures["complexity"]} if "complexity" in figures else {}
+        return chosen | {
             "method": config.method,
             "task": schema.task,
             "likelihood": config.likelihood,

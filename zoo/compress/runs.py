@@ -22,6 +22,7 @@ def compress_run(
     threshold: float | Mapping[str, float] | None = None,
     tolerance: float | None = None,
     bits: Rule = "variance",
+    complexity: float | None = None,
     onnx: bool | None = None,
     net: nn.Module | None = None,
     dataset: Dataset | None = None,
@@ -34,6 +35,9 @@ def compress_run(
         The run directory.
     threshold, tolerance, bits
         As for `zoo.compress.compress_fit`.
+    complexity
+        Weight of the complexity at which the network of a hypernetwork is taken; by default the one
+        that the run was scored with.
     onnx
         Whether to write ``network.onnx``; by default where the package ``onnx`` is installed.
     net
@@ -49,7 +53,9 @@ def compress_run(
     if dataset is None and fitted.config.data is None:
         raise CompressionError("this run was made from arrays: pass them as dataset=.")
     data, validation = run_data(fitted.config, dataset)
-    metrics = directory.read_json(store.METRICS)
+    if complexity is not None:
+        fitted = fitted.at(complexity, data)
+    metrics = {} if complexity is not None else directory.read_json(store.METRICS)
     known = {k.removeprefix("test."): v for k, v in metrics.items() if k.count(".") == 1}
     known = {k: v for k, v in known.items() if not k.startswith("train.")}
     with directory.locked():

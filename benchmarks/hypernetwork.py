@@ -1,0 +1,211 @@
+"""One training against five: ``python -m benchmarks.hypernetwork [--seeds 0 1]``.
+
+A hypernetwork is trained once on digits, piecewise linear and linear. Five networks are trained
+separately, each with its own weight of the complexity on the divergence, for the steps that
+`mean_field` takes; a sixth at the weight 10, where they begin to collapse to the prior. The test
+accuracy of the hypernetwork (50 draws) is held against theirs; a point is 3.6 of the 359 test rows,
+so accuracies are averaged over seeds. The size is the share of weights that the pruning rule of
+`graves` leaves. Writes ``benchmarks/results/hypernetwork.csv`` and ``.png``.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pyro.poutine as poutine
+import torch
+from torch import Tensor
+
+import zoo
+import zoo.data
+from benchmarks.speed import machine_line
+from guides.base import Composite, Guide
+from guides.graves import Graves, graves_relevance
+from zoo.bnn import BNN
+from zoo.infer.outputs import network_outputs
+from zoo.infer.predict import draw_posterior, log_likelihood, log_predictive_density
+from zoo.infer.svi import SVI
+from zoo.likelihoods import Categorical
+from zoo.nets import mlp
+from zoo.registry import Recipe, get
+
+RESULTS = Path(__file__).parent / "results"
+SIZES = [64, 50, 10]
+#: Weights at which networks are compared, and one where they collapse.
+WEIGHTS = (0.001, 0.01, 0.1, 1.0, 3.0)
+BEYOND = 10.0
+#: Weights at which the hypernetwork is drawn.
+GRID = tuple(float(f"{w:.3g}") for w in np.logspace(-3, 2, 21))
+NUM_DRAWS = 50
+SEPARATE, PIECEWISE, LINEAR = "separate networks", "piecewise linear", "linear"
+COLOURS = {SEPARATE: "#1c2431", PIECEWISE: "#0b6bcc", LINEAR: "#c4500b"}
+
+
+class WeightedBNN(BNN):
+    """A network whose divergence has one fixed weight, written without the hypernetwork."""
+
+    def __init__(self, *arguments: Any, weight: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.weight = weight
+
+    def weighted(self) -> AbstractContextManager[Any]:
+        scaled: AbstractContextManager[Any] = poutine.scale(scale=self.weight)
+        return scaled
+
+    def sample_slots(self) -> dict[str, Tensor]:
+        with self.weighted():
+            return super().sample_slots()
+
+    def guide(self, *, init_scale: float) -> "WeightedGuide":
+        return WeightedGuide(self, super().guide(init_scale=init_scale).by_name())
+
+
+class WeightedGuide(Composite):
+    """The guide of a `WeightedBNN`."""
+
+    def __init__(self, model: WeightedBNN, parts: dict[str, Guide]) -> None:
+        super().__init__(parts)
+        self.weighted = model.weighted
+
+    def sample_sites(self) -> dict[str, Tensor]:
+        with self.weighted():
+            return super().sample_sites()
+
+
+class Digits:
+    """The data, split by a seed, and a way to train on them."""
+
+    def __init__(self, seed: int) -> None:
+        dataset = zoo.data.load("digits", seed=seed)
+        self.seed = seed
+        self.x, self.y = torch.as_tensor(dataset.X_train).float(), torch.as_tensor(dataset.y_train)
+        self.x_test = torch.as_tensor(dataset.X_test).float()
+        self.y_test = torch.as_tensor(dataset.y_test)
+
+    def net(self) -> torch.nn.Module:
+        torch.manual_seed(self.seed)
+        return mlp(SIZES)
+
+    def train(self, model: BNN, guide: Guide, recipe: Recipe) -> float:
+        """Train, and return the seconds it took."""
+        started = time.perf_counter()
+        svi = SVI(
+            model, guide, self.x, self.y, recipe=recipe, seed=self.seed, local=True, mode="replay"
+        )
+        svi.run(progress_bar=False)
+        return time.perf_counter() - started
+
+    def scores(self, model: BNN, guide: Guide) -> dict[str, float]:
+        """Return accuracy and NLL on test rows, and the share of weights that are kept."""
+        values = draw_posterior(model, guide, NUM_DRAWS, seed=self.seed).slots
+        f = network_outputs(model, values, self.x_test)
+        right = f.softmax(-1).mean(0).argmax(-1) == self.y_test
+        density = log_predictive_density(log_likelihood(model, f, None, self.y_test)).mean()
+        kept = torch.cat([mask.flatten() for mask in _kept(guide)])
+        return {
+            "accuracy": float(right.double().mean()),
+            "nll": -float(density),
+            "weights_left_percent": 100 * float(kept.double().mean()),
+        }
+
+
+def _kept(guide: Guide) -> Iterator[Tensor]:
+    """Yield which weights of a layer the rule of `graves` keeps."""
+    assert isinstance(guide, Composite)
+    for name, part in guide.by_name().items():
+        if name.endswith("weight"):
+            posterior: Any = part[name]  # type: ignore[index]
+            relevance = graves_relevance(posterior.loc, posterior.log_scale.exp())
+            yield relevance <= Graves.default_threshold
+
+
+def separate(data: Digits, weight: float) -> dict[str, Any]:
+    """Train one network for one weight."""
+    entry = get("mean_field")
+    model = WeightedBNN(
+        data.net(), Categorical(), default_priors=entry.priors, num_data=len(data.x), weight=weight
+    )
+    guide = model.guide(init_scale=entry.recipe.init_scale)
+    seconds = data.train(model, guide, entry.recipe)
+    scores = data.scores(model, guide)
+    return {"contestant": SEPARATE, "weight": weight, **scores, "seconds": seconds}
+
+
+def trained_once(data: Digits, contestant: str) -> list[dict[str, Any]]:
+    """Train a hypernetwork, and score it at many weights."""
+    recipe = get("hypernetwork").recipe
+    model = zoo.create("hypernetwork", data.net(), likelihood="categorical", num_data=len(data.x))
+    build = model.guide if contestant == PIECEWISE else model.linear_guide
+    guide: Any = build(init_scale=recipe.init_scale)
+    seconds = data.train(model, guide, recipe)
+    rows = {"contestant": contestant, "seconds": seconds}
+    weights = sorted({*WEIGHTS, BEYOND, *GRID})
+    return [rows | {"weight": w, **data.scores(model, guide.at(w))} for w in weights]
+
+
+def measure(seeds: list[int]) -> pd.DataFrame:
+    """Train everything for every seed."""
+    found: list[dict[str, Any]] = []
+    for seed in seeds:
+        data = Digits(seed)
+        rows = [separate(data, weight) for weight in (*WEIGHTS, BEYOND)]
+        for contestant in (PIECEWISE, LINEAR):
+            rows += trained_once(data, contestant)
+        found += [{"seed": seed, **row} for row in rows]
+        print(f"seed {seed} done", flush=True)
+    return pd.DataFrame(found)
+
+
+def compared(table: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracies at the compared weights, averaged over seeds, and their differences."""
+    shown = table[table.weight.isin([*WEIGHTS, BEYOND])]
+    wide = shown.pivot_table(index="weight", columns="contestant", values="accuracy")
+    for contestant in (PIECEWISE, LINEAR):
+        wide[f"{contestant}, points"] = 100 * (wide[contestant] - wide[SEPARATE])
+    return wide
+
+
+def draw(table: pd.DataFrame, path: Path) -> None:
+    """Draw accuracy and size against the weight, averages with the range over seeds."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for name, colour in COLOURS.items():
+        rows = table[table.contestant == name].groupby("weight")
+        style = {"color": colour, "label": name}
+        style |= {"ls": "", "marker": "o", "zorder": 3} if name == SEPARATE else {"marker": ""}
+        for axis, column in zip(axes, ("accuracy", "weights_left_percent"), strict=True):
+            values = rows[column].agg(["mean", "min", "max"])
+            axis.plot(values.index, values["mean"], **style)
+            axis.vlines(values.index, values["min"], values["max"], color=colour, lw=1, alpha=0.5)
+    axes[0].set(ylabel="test accuracy", ylim=(0, 1.02))
+    axes[1].set(ylabel="weights left (%)", ylim=(0, 100))
+    for axis in axes:
+        axis.set(xscale="log", xlabel="weight of the complexity")
+        axis.grid(alpha=0.3)
+    axes[0].legend(frameon=False, loc="lower left")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    result = measure(arguments.seeds)
+    print(compared(result).round(4).to_string())
+    seeds = " ".join(map(str, arguments.seeds))
+    result["command"] = f"python -m benchmarks.hypernetwork --seeds {seeds}"
+    result["machine"] = machine_line()
+    RESULTS.mkdir(exist_ok=True)
+    result.round(4).to_csv(RESULTS / "hypernetwork.csv", index=False)
+    draw(result, RESULTS / "hypernetwork.png")
+
+
+if __name__ == "__main__":
+    main()

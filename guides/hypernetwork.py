@@ -1,0 +1,185 @@
+"""A posterior for every weight of the complexity: its parameters are functions of that weight."""
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator, Mapping
+
+import pyro.poutine as poutine
+import torch
+from torch import Tensor, nn
+
+from guides.base import Composite, Guide, module_key
+
+#: Range of the weights, and the one that makes the objective the evidence lower bound.
+LOWEST, HIGHEST = 1e-3, 1e2
+ELBO_WEIGHT = 1.0
+
+
+class Complexity(nn.Module):
+    r"""The weight :math:`\lambda` of the divergence: drawn in training, chosen afterwards.
+
+    .. math:: \log\lambda = \log\lambda_{\min} + e\,(\log\lambda_{\max} - \log\lambda_{\min}),
+        \qquad e \sim U(0, 1)
+
+    Model and guide share one object: the guide draws, and both read. Drawing begins when ``train``
+    is called, as a training loop does; before that, and after ``eval``, the weight is the chosen
+    one.
+
+    Parameters
+    ----------
+    lowest, highest
+        The range of weights.
+    """
+
+    drawn: Tensor
+    chosen: Tensor
+
+    def __init__(self, lowest: float = LOWEST, highest: float = HIGHEST) -> None:
+        super().__init__()
+        self.lowest, self.highest = lowest, highest
+        # A buffer, so that recording a step leaves no tensor of the recording behind.
+        self.register_buffer("drawn", torch.zeros(()), persistent=False)
+        self.register_buffer("chosen", torch.zeros(()))
+        self.choose(ELBO_WEIGHT)
+        self.eval()  # a model that nobody trains has its own prior, with weight one
+
+    def draw(self) -> None:
+        """Draw a weight for this step; outside of training it stays the chosen one."""
+        if self.training:
+            self.drawn = torch.rand_like(self.drawn)
+
+    def choose(self, weight: float) -> None:
+        """Fix the weight that is used outside of training."""
+        if not self.lowest <= weight <= self.highest:
+            raise ValueError(
+                f"the weight of the complexity is between {self.lowest:g} and {self.highest:g}, "
+                f"the range of the training. Got {weight:g}"
+            )
+        place = math.log(weight / self.lowest) / math.log(self.highest / self.lowest)
+        self.chosen.fill_(place)
+
+    @property
+    def place(self) -> Tensor:
+        """Where the weight is in its range, from zero to one."""
+        return self.drawn if self.training else self.chosen
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight of the divergence."""
+        return self.lowest * (self.place * math.log(self.highest / self.lowest)).exp()
+
+
+class Hypernetwork(Composite):
+    r"""Guides whose every parameter is piecewise linear in the place :math:`e` of the weight.
+
+    .. math:: \theta(e) = \sum_{k=0}^{K-1} \max(0, 1 - |(K - 1) e - k|)\, \theta_k
+
+    With two knots it is linear, :math:`\theta(e) = \theta_0 + (\theta_1 - \theta_0) e`. In training
+    every run of the guide draws an :math:`e` and gives its sites the weight :math:`\lambda(e)`; so
+    one step is an unbiased estimate for the objective averaged over weights.
+
+    Parameters
+    ----------
+    parts
+        Guides by name; what they start with is where all knots start. Their parameters become
+        values that follow the weight.
+    complexity
+        The weight, shared with the model.
+    num_knots
+        At least two.
+
+    References
+    ----------
+    Grebenkova, Bakhteev and Strijov (2021), *Variational Deep Learning Model Optimization with
+    Complexity Control*.
+    """
+
+    numbers: Tensor
+
+    def __init__(
+        self, parts: Mapping[str, Guide], *, complexity: Complexity, num_knots: int
+    ) -> None:
+        super().__init__(parts)
+        if num_knots < 2:
+            raise ValueError(f"a hypernetwork has at least two knots. Got {num_knots}")
+        self.complexity = complexity
+        self.paths: list[str] = []
+        self.knots = nn.ParameterList()
+        self.register_buffer("numbers", torch.arange(num_knots).to(self.some_tensor), False)
+        for name, parameter in list(self.parts.named_parameters()):
+            if not parameter.requires_grad:
+                continue
+            start = parameter.detach()
+            self.paths.append(name)
+            self.knots.append(nn.Parameter(start.expand(num_knots, *start.shape).clone()))
+            owner, leaf = self._place_of(name)
+            del owner._parameters[leaf]
+            owner.register_buffer(leaf, start.clone(), persistent=False)
+
+    def __getitem__(self, name: str) -> Guide:
+        part = super().__getitem__(name)
+        self._put(self._values(module_key(name)))  # as of now, whatever was drawn last
+        return part
+
+    def sample_sites(self) -> dict[str, Tensor]:
+        """Sample the sites of every part, with the parameters of a drawn or chosen weight."""
+        self.complexity.draw()
+        with self._as_functions(), self._weighted():
+            return super().sample_sites()
+
+    def at(self, weight: float) -> "Hypernetwork":
+        """Return a copy with another weight chosen; raises a ValueError outside of the range."""
+        copied = copy.deepcopy(self).eval()
+        copied.complexity.choose(weight)
+        return copied
+
+    def medians(self) -> dict[str, Tensor]:
+        """Return the medians of every part, at the weight of now."""
+        self._put(self._values())
+        return super().medians()
+
+    def figures(self) -> dict[str, float]:
+        """Return the chosen weight."""
+        return {"complexity": float(self.complexity.weight)}
+
+    def _weighted(self) -> contextlib.AbstractContextManager[object]:
+        if not self.complexity.training:
+            return contextlib.nullcontext()
+        scaled: contextlib.AbstractContextManager[object] = poutine.scale(
+            scale=self.complexity.weight
+        )
+        return scaled
+
+    @contextlib.contextmanager
+    def _as_functions(self) -> Iterator[None]:
+        """Give the parts parameters through which gradients reach the knots."""
+        values = self._values()
+        self._set(values)
+        try:
+            yield
+        finally:
+            self._put(values)
+
+    def _values(self, under: str = "") -> dict[str, Tensor]:
+        """Interpolate the parameters of one part, or of all."""
+        last = len(self.numbers) - 1
+        hats = (1 - (self.complexity.place * last - self.numbers).abs()).clamp(min=0)
+        values = {}
+        for path, knots in zip(self.paths, self.knots, strict=True):
+            if under in ("", path.partition(".")[0]):
+                values[path] = (hats @ knots.reshape(last + 1, -1)).reshape(knots.shape[1:])
+        return values
+
+    def _set(self, values: Mapping[str, Tensor]) -> None:
+        for name, value in values.items():
+            owner, leaf = self._place_of(name)
+            owner._buffers[leaf] = value
+
+    def _put(self, values: Mapping[str, Tensor]) -> None:
+        """Leave values without a history, which can be copied and sent to other processes."""
+        self._set({name: value.detach() for name, value in values.items()})
+
+    def _place_of(self, name: str) -> tuple[nn.Module, str]:
+        owner, _, leaf = name.rpartition(".")
+        return self.parts.get_submodule(owner), leaf
