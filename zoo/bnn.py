@@ -198,8 +198,14 @@ class BNN(nn.Module):
 
     @property
     def loss_is_elbo(self) -> bool:
-        """Whether training minimises minus the ELBO; divergences of improper priors are others."""
-        return all(proper_counterpart(prior) is None for prior in self.priors.values())
+        """Whether training minimises minus the ELBO.
+
+        Not so with divergences from improper priors, nor where a prior weighs its divergence.
+        """
+        return all(
+            proper_counterpart(prior) is None and prior.arguments.get("kl_scale", 1.0) == 1.0
+            for prior in self.priors.values()
+        )
 
     def sample_slots(self) -> dict[str, Tensor]:
         """Draw a value for every Bayesian slot: the prior as a Pyro program."""

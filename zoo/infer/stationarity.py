@@ -18,6 +18,7 @@ posterior looks like; others are not judged. A divergence that was counted too o
 or scales that had no time to move, show here and nowhere in the loss.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -168,9 +169,11 @@ def _gain(
     before: tuple[Array, Array], after: tuple[Array, Array], volume: Array, num_data: int
 ) -> tuple[float, float]:
     """Return the change of the ELBO and its standard error."""
+    num_draws, num_rows = after[1].shape
+    if not all(np.isfinite(part).all() for part in (*after, volume)):
+        return math.nan, math.nan
     prior = after[0] - before[0] + volume
     rows = after[1] - before[1]
-    num_draws, num_rows = rows.shape
     change = prior + num_data / num_rows * rows.sum(1)
     variance = change.var(ddof=1) / num_draws
     if num_rows < num_data:

@@ -40,6 +40,7 @@ class DartsBNN(StructureBNN):
     """A network of points, whose structure is fitted to rows of its own."""
 
     has_posterior = False
+    loss_is_elbo = False  # rows are split between two objectives
 
     @property
     def upper_slots(self) -> list[str]:

@@ -57,6 +57,8 @@ LINEAR_KNOTS = 2
 class HypernetworkBNN(BNN):
     """A network whose posterior depends on the weight of the divergence."""
 
+    loss_is_elbo = False  # it is averaged over weights of the divergence
+
     def __init__(
         self, net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]
     ) -> None:
