@@ -12,6 +12,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,24 +150,27 @@ def trained_once(data: Digits, contestant: str) -> list[dict[str, Any]]:
     return [rows | {"weight": w, **data.scores(model, guide.at(w))} for w in weights]
 
 
-def measure(seeds: list[int]) -> pd.DataFrame:
-    """Train everything for every seed."""
+def measure(seeds: list[int]) -> Iterator[pd.DataFrame]:
+    """Train everything for every seed, and yield what is known after each training."""
     found: list[dict[str, Any]] = []
     for seed in seeds:
         data = Digits(seed)
-        rows = [separate(data, weight) for weight in (*WEIGHTS, BEYOND)]
-        for contestant in (PIECEWISE, LINEAR):
-            rows += trained_once(data, contestant)
-        found += [{"seed": seed, **row} for row in rows]
-        print(f"seed {seed} done", flush=True)
-    return pd.DataFrame(found)
+        trainings = [partial(_one, data, weight) for weight in (*WEIGHTS, BEYOND)]
+        trainings += [partial(trained_once, data, name) for name in (PIECEWISE, LINEAR)]
+        for training in trainings:
+            found += [{"seed": seed, **row} for row in training()]
+            yield pd.DataFrame(found)
+
+
+def _one(data: Digits, weight: float) -> list[dict[str, Any]]:
+    return [separate(data, weight)]
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
     """Return accuracies at the compared weights, averaged over seeds, and their differences."""
     shown = table[table.weight.isin([*WEIGHTS, BEYOND])]
     wide = shown.pivot_table(index="weight", columns="contestant", values="accuracy")
-    for contestant in (PIECEWISE, LINEAR):
+    for contestant in wide.columns.difference([SEPARATE]):
         wide[f"{contestant}, points"] = 100 * (wide[contestant] - wide[SEPARATE])
     return wide
 
@@ -197,13 +201,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    result = measure(arguments.seeds)
-    print(compared(result).round(4).to_string())
     seeds = " ".join(map(str, arguments.seeds))
-    result["command"] = f"python -m benchmarks.hypernetwork --seeds {seeds}"
-    result["machine"] = machine_line()
     RESULTS.mkdir(exist_ok=True)
-    result.round(4).to_csv(RESULTS / "hypernetwork.csv", index=False)
+    for result in measure(arguments.seeds):
+        last = result.iloc[-1]
+        print(f"seed {last.seed}, {last.contestant}: {last.seconds:.0f} seconds", flush=True)
+        result["command"] = f"python -m benchmarks.hypernetwork --seeds {seeds}"
+        result["machine"] = machine_line()
+        result.round(4).to_csv(RESULTS / "hypernetwork.csv", index=False)
+    print(compared(result).round(4).to_string())
     draw(result, RESULTS / "hypernetwork.png")
 
 

@@ -84,6 +84,9 @@ class HypernetworkBNN(BNN):
         with poutine.scale(scale=self.complexity.weight):
             return super().sample_slots()
 
+    def constrain(self, guide: Guide) -> None:
+        """Do nothing: priors that would are refused, and looking at all parts takes time."""
+
     def guide(self, *, init_scale: float) -> Hypernetwork:
         """Return posteriors that are piecewise linear in the log of the weight."""
         return self._guide(init_scale, NUM_KNOTS)
