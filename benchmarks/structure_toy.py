@@ -5,7 +5,8 @@ constant (1 parameter), tanh(w x + b) (2) and tanh of a polynomial of degree ten
 variances and favours are optimised one level above the posterior, with the prior weighing much more
 than the likelihood, as much (the evidence lower bound), and much less. In all three the two levels
 share their objective, so first-order hyper-gradients are exact. Of several starts (``--starts``),
-the one with the best lower objective counts. Writes ``benchmarks/results/structure_toy.csv`` and ``.png``.
+the one with the best lower objective counts. Writes ``benchmarks/results/structure_toy.csv`` and
+``.png``.
 """
 
 import argparse
