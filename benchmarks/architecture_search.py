@@ -137,7 +137,7 @@ def plot(table: pd.DataFrame, graphs: dict[str, list[dict[str, Any]]], path: Pat
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=100)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dataset = data()

@@ -58,7 +58,7 @@ def fit(meta: Metaparameters, temperature: float, start: int, num_steps: int) ->
     ).double()
     guide = model.guide(init_scale=0.1)
     problem = Bilevel(model, guide, x, y, metaparameters=meta, per="slot")
-    solution = problem.run(num_steps=num_steps, lr=0.03, hyper_lr=0.01, unroll=0)
+    solution = problem.run(num_steps=num_steps, lr=0.05, hyper_lr=0.02, unroll=0)
     with torch.no_grad():
         weights = log_weights(guide[SLOT].draw(2000)[SLOT + "_logits"]).exp()
         terms = [problem.expectations(solution.theta, solution.h, x, y) for _ in range(50)]
@@ -107,7 +107,7 @@ def plot(found: dict[tuple[str, float], dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--starts", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
