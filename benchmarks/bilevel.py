@@ -175,8 +175,8 @@ def plot(scores: pd.DataFrame, choices: list[dict[str, Any]], path: Path) -> Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=150)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
@@ -186,7 +186,7 @@ def main() -> None:
         rows.append({"problem": problem, "seed": seed, "bilevel": score} | named)
         print(rows[-1], np.round(scales, 3), flush=True)
     scores = pd.DataFrame(rows)
-    choices = [structure(degree, 600) for degree in TRUTHS]
+    choices = [structure(degree, 400) for degree in TRUTHS]
     for choice in choices:
         print({k: np.round(v, 3) for k, v in choice.items()}, flush=True)
     print(scores.groupby("problem").mean().T, flush=True)

@@ -4,8 +4,9 @@
 constant (1 parameter), tanh(w x + b) (2) and tanh of a polynomial of degree ten (11). Prior
 variances and favours are optimised one level above the posterior, with the prior weighing much more
 than the likelihood, as much (the evidence lower bound), and much less. In all three the two levels
-share their objective, so first-order hyper-gradients are exact. Of several starts, the one with the
-best lower objective counts. Writes ``benchmarks/results/structure_toy.csv`` and ``.png``.
+share their objective, so first-order hyper-gradients are exact. Of several starts (``--starts``),
+the one with the best lower objective counts. Writes ``benchmarks/results/structure_toy.csv`` and
+``.png``.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def fit(meta: Metaparameters, temperature: float, start: int, num_steps: int) ->
     ).double()
     guide = model.guide(init_scale=0.1)
     problem = Bilevel(model, guide, x, y, metaparameters=meta, per="slot")
-    solution = problem.run(num_steps=num_steps, lr=0.03, hyper_lr=0.01, unroll=0)
+    solution = problem.run(num_steps=num_steps, lr=0.05, hyper_lr=0.02, unroll=0)
     with torch.no_grad():
         weights = log_weights(guide[SLOT].draw(2000)[SLOT + "_logits"]).exp()
         terms = [problem.expectations(solution.theta, solution.h, x, y) for _ in range(50)]
@@ -106,8 +107,8 @@ def plot(found: dict[tuple[str, float], dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--starts", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[tuple[str, float], dict[str, Any]] = {}

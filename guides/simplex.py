@@ -54,7 +54,7 @@ class GumbelSoftmax(TorchDistribution):
 
     References
     ----------
-    Maddison, Mnih and Teh (2017), *The Concrete Distribution*; Jang, Gu and Poole (2017),
+    Maddison et al. (2017), *The Concrete Distribution*; Jang, Gu and Poole (2017),
     *Categorical Reparameterization with Gumbel-Softmax*.
     """
 

@@ -153,6 +153,7 @@ def hostile():
     config = {"data": HOSTILE, "target": DOLLARS, "list": names, HOSTILE: HOSTILE}
     slot = {"groups": 4, "kept": 2, "threshold": 1, "scores": [0, 1, 2, 3]}
     slots = dict.fromkeys(names, slot)
+    edge = {"start": 0, "end": 1, "primitives": names, "weights": [1 / len(names)] * len(names)}
     tree.attrs |= attributes(
         config,
         task="classification",
@@ -161,6 +162,7 @@ def hostile():
         command=f"zoo fit '{HOSTILE}'",
         priors=json.dumps({name: name for name in names}),
         groups=json.dumps({"slots": slots}),
+        structure=json.dumps({"edges": [edge, {"start": "x"}, 5]}),
         versions=json.dumps({HOSTILE: HOSTILE}),
         metrics=json.dumps({f"test.{HOSTILE}": 1.0, HOSTILE: 2.0}),
     )

@@ -31,8 +31,8 @@ it more than once (``--restarts``). At temperatures far below 0.3 gradients beco
 With ``points=vertices`` gradients are biased. A mixture at the centre of the simplex is a legal
 network, and no architecture: its largest weights name one, which has to be judged anew.
 
-Reference: Bakhteev and Strijov (2021), *Selection of a deep learning model structure*; Maddison,
-Mnih and Teh (2017), *The Concrete Distribution*, ICLR.
+Reference: Bakhteev and Strijov (2021), *Selection of a deep learning model structure*; Maddison
+et al. (2017), *The Concrete Distribution*, ICLR.
 """
 
 from typing import Unpack

@@ -93,7 +93,7 @@ class GumbelSoftmax(_StructurePrior):
 
     References
     ----------
-    Maddison, Mnih and Teh (2017), *The Concrete Distribution*; Bakhteev and Strijov (2021).
+    Maddison et al. (2017), *The Concrete Distribution*; Bakhteev and Strijov (2021).
     """
 
     temperature: float = 0.5
