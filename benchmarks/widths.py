@@ -1,4 +1,4 @@
-"""Does a larger network overfit? ``python -m benchmarks.widths [--quick]``.
+"""Does a larger network overfit? ``python -m benchmarks.widths [--seeds 0 1 2] [--steps 3000]``.
 
 Networks with one hidden layer of 1 to 60 units on the Alzheimer table (``tabular/`` under the
 environment variable ``ZOO_DATA``): the area under the ROC curve on training and test rows for
@@ -9,6 +9,7 @@ training and test area. Writes ``benchmarks/results/widths.csv`` and ``.png``.
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -107,14 +108,16 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed, fewer steps")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=3000)
     arguments = parser.parse_args()
-    seeds, steps = ([0], 1000) if arguments.quick else ([0, 1, 2], 3000)
-    result = measure(seeds, steps)
+    torch.set_num_threads(1)
+    result = measure(arguments.seeds, arguments.steps)
     for name, own in result.groupby("contestant"):
         correlation = np.corrcoef(own.train_auc, own.test_auc)[0, 1]
         print(f"{name}: correlation of training and test area {correlation:.3f}")
-    result["steps"], result["machine"] = steps, machine_line()
+    result["steps"], result["machine"] = arguments.steps, machine_line()
+    result["command"] = " ".join(["python -m benchmarks.widths", *sys.argv[1:]])
     RESULTS.mkdir(exist_ok=True)
     result.round(5).to_csv(RESULTS / "widths.csv", index=False)
     draw(result, RESULTS / "widths.png")
