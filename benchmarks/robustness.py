@@ -49,9 +49,7 @@ def curves(method: str, seed: int) -> pd.DataFrame:
 
 def averages(table: pd.DataFrame) -> pd.DataFrame:
     """Return the accuracy of every method on the strengths of every attack, averaged over seeds."""
-    return table.pivot_table(
-        index=["attack", "strength"], columns="method", values="accuracy", sort=False
-    )
+    return table.pivot_table(index=["attack", "strength"], columns="method", values="accuracy")
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
