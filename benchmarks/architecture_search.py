@@ -55,7 +55,7 @@ def search(method: str, dataset: Dataset, num_steps: int, **options: Any) -> Any
         bayesian=["*.structure"],
         num_steps=num_steps,
         batch_size=BATCH_SIZE,
-        lr=5e-3,
+        lr=1e-2,
         num_samples=5,
         seed=0,
         compile="off",
@@ -95,10 +95,10 @@ def trained_anew(net: nn.Module, dataset: Dataset, num_steps: int) -> nn.Module:
             module.reset_parameters()
     x, y = tensors(dataset.X_train), torch.as_tensor(dataset.y_train)
     net.requires_grad_(True)
-    optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(0)
     for step in range(num_steps):
-        optimizer.param_groups[0]["lr"] = 5e-3 * min(1.0, 2 - 2 * step / num_steps)
+        optimizer.param_groups[0]["lr"] = 1e-2 * min(1.0, 2 - 2 * step / num_steps)
         rows = torch.randint(len(x), (BATCH_SIZE,), generator=generator)
         optimizer.zero_grad()
         F.cross_entropy(net(x[rows]), y[rows]).backward()
@@ -137,7 +137,7 @@ def plot(table: pd.DataFrame, graphs: dict[str, list[dict[str, Any]]], path: Pat
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=300)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dataset = data()

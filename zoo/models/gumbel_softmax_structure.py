@@ -26,10 +26,12 @@ something to choose are graphs (``--net graph:path.yaml``, ``--net cells:8-2-2``
 of layers every activation function becomes a choice between itself, the identity and another one.
 
 It fails where a factorised posterior does: weights and structure are independent in it, so the
-weights of a primitive that is hardly used stay at their prior and the primitive stays unused. Start
-it more than once (``--restarts``). At temperatures far below 0.3 gradients become rare and large.
-With ``points=vertices`` gradients are biased. A mixture at the centre of the simplex is a legal
-network, and no architecture: its largest weights name one, which has to be judged anew.
+weights of a primitive that is hardly used stay at their prior and the primitive stays unused. A
+structure that moves before the weights are trained prefers what is trained fastest: start it more
+than once (``--restarts``), or train the weights first (``benchmarks/bilevel.py`` does). At
+temperatures far below 0.3 gradients become rare and large. With ``points=vertices`` gradients are
+biased. A mixture at the centre of the simplex is a legal network, and no architecture: its largest
+weights name one, which has to be judged anew.
 
 Reference: Bakhteev and Strijov (2021), *Selection of a deep learning model structure*; Maddison
 et al. (2017), *The Concrete Distribution*, ICLR.
