@@ -107,7 +107,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     wide.index = wide.index.str.replace(", ", "\n")
     axes = wide.plot.bar(figsize=(7, 3.5), rot=0, color=["#3b6ea5", "#d08770"])
     axes.axhline(0.1, color="grey", linestyle=":", linewidth=1)
-    axes.text(-0.45, 0.12, "chance", color="grey")
+    axes.text(0.5, 0.12, "chance", color="grey", ha="center")
     axes.set(xlabel="", ylabel="accuracy on the training rows", ylim=(0, 1.05))
     axes.legend(title="labels", loc="upper left", bbox_to_anchor=(1, 1))
     axes.figure.savefig(path, dpi=100, bbox_inches="tight")
