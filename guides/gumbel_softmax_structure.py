@@ -42,8 +42,6 @@ class GumbelSoftmaxPosterior(SitePosterior):
         The site of the traced model.
     init_scale
         Not used: the spread of this family is its temperature.
-    num_corners
-        Corners of every simplex.
     corners
         Whether it is the law of a corner.
     schedule

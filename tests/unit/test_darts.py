@@ -86,9 +86,17 @@ def test_it_finds_the_function_that_made_the_data():
     assert float(probabilities[0]) > 0.6
 
 
-def test_there_is_no_posterior_to_be_sampled():
+def test_there_is_no_posterior_to_be_sampled_or_correlated():
     model, *_ = problem()
     assert not model.has_posterior
+    with pytest.raises(zoo.errors.ConfigError, match="no guide 'full_rank'"):
+        model.full_rank_guide(init_scale=0.1)
+
+
+def test_one_row_cannot_be_split():
+    model, guide, x, y = problem(rows=1)
+    with pytest.raises(zoo.errors.ZooError, match="only one row"):
+        svi_of(model, guide, x, y)
 
 
 @pytest.mark.parametrize("text", ["SoftmaxStructure(scale=0)", "SoftmaxStructure(s=[1, 2])"])

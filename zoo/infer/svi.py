@@ -383,9 +383,11 @@ def _split_levels(num_rows: int, has_upper: bool, seed: int) -> tuple[Any, Any]:
     """Return the rows of weights, and those of upper slots: halves, if there are such slots."""
     if not has_upper:
         return slice(None), slice(0)
+    if num_rows < 2:
+        raise ZooError("structure and weights are fitted to different rows. Got only one row.")
     generator = torch.Generator().manual_seed(child_seed(seed, LEVEL_STREAM))
     order = torch.randperm(num_rows, generator=generator)
-    half = max(1, num_rows // 2)
+    half = num_rows // 2
     return order[half:].sort().values, order[:half].sort().values
 
 

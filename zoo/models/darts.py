@@ -27,7 +27,9 @@ from typing import Unpack
 
 from torch import nn
 
+from guides.base import Guide
 from zoo.bnn import BNNOptions
+from zoo.errors import ConfigError
 from zoo.likelihoods import Likelihood
 from zoo.models.gumbel_softmax_structure import StructureBNN
 from zoo.nets.graph import with_choices
@@ -46,6 +48,13 @@ class DartsBNN(StructureBNN):
     def upper_slots(self) -> list[str]:
         """The structure."""
         return [name for name, slot in self.slots.items() if slot.layer == "structure"]
+
+    def full_rank_guide(self, *, init_scale: float) -> Guide:
+        """Refuse: a point has no correlations."""
+        raise ConfigError(
+            "the method 'darts' fits points and takes no guide 'full_rank'. Use "
+            "gumbel_softmax_structure for a posterior."
+        )
 
 
 @register(
