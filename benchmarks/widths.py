@@ -100,6 +100,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         correlation = np.corrcoef(own.train_auc, own.test_auc)[0, 1]
         axes.set(title=f"{name}, correlation {correlation:.2f}", xlabel="hidden units")
         axes.set_xscale("log", base=2)
+        axes.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
     panels[0].set_ylabel("area under the ROC curve")
     panels[0].legend()
     figure.savefig(path, dpi=120)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import zoo
-from benchmarks import handwritten, peers
+from benchmarks import gallery, handwritten, peers
 from zoo.infer.objective import Objective, total_divergence
 
 
@@ -138,3 +138,11 @@ def test_divergence_of_a_peer_is_the_closed_form(library, build):
     # 1e-6 added to their density.
     error = float(draws.std()) / math.sqrt(len(draws))
     assert float(draws.mean()) == pytest.approx(exact, abs=5 * error + 1e-5 * exact)
+
+
+def test_gallery_shows_a_small_picture_of_each_method_and_says_when_it_fails():
+    page = (gallery.FOLDER.parent / "gallery.md").read_text(encoding="utf-8")
+    for method in gallery.PICTURES:
+        assert method in zoo.list_models()
+        assert page.count(f"![{method}](gallery/{method}.png)\n\n**Fails** ") == 1
+        assert (gallery.FOLDER / f"{method}.png").stat().st_size < 100_000
