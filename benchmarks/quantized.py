@@ -122,8 +122,7 @@ def row(fitted: Fit, parent: nn.Module, dataset: Dataset, seed: int) -> dict[str
     model, guide = fitted.assembly.model, fitted.assembly.guide
     view = view_of(model, guide)
     errors = errors_of(view, model.net, dataset)
-    observed = dataset.schema.decode_target(dataset.y_test)
-    posterior = fitted.score(dataset.X_test, observed)
+    posterior = fitted.posterior_scores(dataset.X_test, dataset.y_test)
     parent_error = error_percent(parent, dataset)
     return {
         "network": "lenet300",
