@@ -30,8 +30,9 @@ weights of a primitive that is hardly used stay at their prior and the primitive
 structure that moves before the weights are trained prefers what is trained fastest: start it more
 than once (``--restarts``), or train the weights first (``benchmarks/bilevel.py`` does). At
 temperatures far below 0.3 gradients become rare and large. With ``points=vertices`` gradients are
-biased. A mixture at the centre of the simplex is a legal network, and no architecture: its largest
-weights name one, which has to be judged anew.
+biased; in the interior the pull of a penalty is bounded, and it may come too late to matter. A
+mixture at the centre of the simplex is a legal network, and no architecture: its largest weights
+name one, which has to be judged anew.
 
 Reference: Bakhteev and Strijov (2021), *Selection of a deep learning model structure*; Maddison
 et al. (2017), *The Concrete Distribution*, ICLR.

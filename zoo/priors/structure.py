@@ -77,7 +77,9 @@ class GumbelSoftmax(_StructurePrior):
         How much each primitive is favoured; all the same by default.
     penalty
         :math:`\lambda_n`: the favour of a primitive with :math:`n` parameters is multiplied by
-        :math:`\exp(-\lambda_n n)`, so that larger networks are less probable.
+        :math:`\exp(-\lambda_n n)`, so that larger networks are less probable. With ``vertices`` the
+        divergence then holds :math:`\lambda_n` times the expected number of parameters. In the
+        interior its pull is bounded, and large penalties take many steps to act.
     space
         ``simplex``: weights add up to one. ``cube``: every primitive has a weight of its own
         between zero and one; :math:`s` are then the odds of it.
