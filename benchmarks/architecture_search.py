@@ -121,10 +121,10 @@ def plot(table: pd.DataFrame, graphs: dict[str, list[dict[str, Any]]], path: Pat
     axes = figure.add_subplot(grid[0, 0])
     ours = table[table["method"] != "darts"].sort_values("parameters")
     axes.plot(ours["parameters"], ours["accuracy"], "o-", color="#0b6bcc")
-    for _, row in ours.iterrows():
+    for place, rows in ours.groupby(["parameters", "accuracy"]):
         axes.annotate(
-            f"{row['penalty']:g}",
-            (row["parameters"], row["accuracy"]),
+            ", ".join(f"{penalty:g}" for penalty in sorted(rows["penalty"])),
+            place,
             (5, -11),
             textcoords="offset points",
             fontsize=9,

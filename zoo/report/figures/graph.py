@@ -18,6 +18,8 @@ SMALL = 0.1
 #: Edges that are drawn, and up to which they are labelled.
 MAX_EDGES = 200
 MAX_LABELS = 12
+#: Edges with a choice up to which all primitives with some weight are named.
+FEW = 3
 
 
 def graph_picture(edges: Sequence[Mapping[str, Any]]) -> Picture | None:
@@ -92,15 +94,17 @@ def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
             at = np.linspace(0, 1, 40)
             x, y = edge["start"] + at * length, top * 4 * at * (1 - at)
             _line(axes, x, y, float(weight), is_choice=len(weights) > 1)
-            if len(weights) > 1 and weight >= SMALL and num_mixed <= MAX_LABELS:
+            # Where there are many edges only the largest weight of each has a name.
+            named = weight >= SMALL if num_mixed <= FEW else weight == weights.max()
+            if len(weights) > 1 and named and num_mixed <= MAX_LABELS:
                 axes.annotate(
-                    f"{short(str(name), 28)} {weight:.2f}",
+                    f"{short(str(name), 28 if num_mixed <= FEW else 12)} {weight:.2f}",
                     (edge["start"] + length / 2, top),
                     (0, 2 + WIDEST * weight / 2),
                     textcoords="offset points",
                     ha="center",
                     va="bottom",
-                    fontsize=8 if num_mixed > 3 else 9.5,
+                    fontsize=9.5 if num_mixed <= FEW else 7,
                     color=INK,
                     zorder=4,
                 )
