@@ -8,6 +8,8 @@ import torch
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Warnings that torch gives once per process would be errors in whichever test comes first.
+torch.set_warn_always(True)
 
 
 @pytest.fixture(autouse=True)

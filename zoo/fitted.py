@@ -419,8 +419,11 @@ class Fit:
         return model.loss_is_elbo and kept_the_last and not tracked_layers(model.net)
 
     def elbo_gains(self, dataset: Dataset) -> dict[str, Array]:
-        """Return what moves of the posterior would add to the ELBO, empty where it is not known."""
-        if not self.loss_is_elbo:
+        """Return what moves of the posterior would add to the ELBO, empty where it is not known.
+
+        What was computed and not trained is not asked either.
+        """
+        if len(self.losses) == 0 or not self.loss_is_elbo:
             return {}
         found = elbo_gains(
             self.assembly.model,
