@@ -20,7 +20,7 @@ from zoo.diagnostics.robustness import ATTACKS, STRENGTHS
 
 RESULTS = Path(__file__).parent / "results"
 PLAIN = "plain"
-METHODS = (PLAIN, "mean_field", "group_horseshoe")
+METHODS = (PLAIN, "mean_field", "group_horseshoe", "gumbel_softmax_structure")
 NET = "mlp:64-50-10"
 COLOURS = ("#5b6676", "#0b6bcc", "#c4500b", "#17743b", "#7b3fa0", "#8f5a00")
 #: Shown in the picture; the table has all attacks.

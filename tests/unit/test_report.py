@@ -27,6 +27,7 @@ from zoo.report import render_comparison, render_report
 from zoo.report.figures.canvas import VARIABLES, Picture, panel, short
 from zoo.report.figures.densities import density
 from zoo.report.figures.forest import forest_picture, parameter_rows
+from zoo.report.figures.sensitivity import prior_picture
 from zoo.report.figures.training import _limits
 from zoo.report.tables import plain, restart_table, score_table, total_table
 from zoo.report.templating import _placed
@@ -419,3 +420,19 @@ def test_the_scale_of_the_elbo_is_that_of_its_end():
     assert -400 < low < end.min()
     assert end.max() < high < 0
     assert _limits(np.full((1, 10), -3.0)) == pytest.approx((-3, -3), abs=0.1)
+
+
+def test_sites_that_span_decades_are_drawn_by_their_logarithms():
+    rng = np.random.default_rng(0)
+    prior = {"wide": rng.lognormal(0, 1, (1, 200)), "near": rng.normal(size=(1, 200))}
+    posterior = {"wide": 1e9 * prior["wide"], "near": 0.5 * prior["near"]}
+    tree = xarray.DataTree.from_dict(
+        {
+            group: xarray.Dataset({name: (("chain", "draw"), v) for name, v in values.items()})
+            for group, values in {"prior": prior, "posterior": posterior}.items()
+        }
+    )
+    picture = prior_picture(tree)
+    text = "".join(picture.panels)
+    assert "log10 of wide" in text
+    assert "log10 of near" not in text

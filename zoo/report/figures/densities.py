@@ -75,13 +75,19 @@ def central_range(values: Array, share: float) -> tuple[float, float]:
 
 
 def density_panel(
-    name: str, sides: list[Side], bounds: tuple[float, float], alt: str, *, legend: bool = False
+    name: str,
+    sides: list[Side],
+    bounds: tuple[float, float],
+    alt: str,
+    *,
+    legend: bool = False,
+    own_heights: bool = False,
 ) -> Markup:
-    """Draw densities of one quantity over each other."""
+    """Draw densities of one quantity over each other, each as high as the others if asked."""
 
     def paint(axes: "Axes") -> None:
         for side in sides:
-            _draw(axes, side, bounds)
+            _draw(axes, side, bounds, own_heights)
         axes.set_title(short(name, 44))
         axes.set_ylim(bottom=0)
         axes.set_yticks([])
@@ -93,8 +99,10 @@ def density_panel(
     return panel(paint, alt=alt, height=190)
 
 
-def _draw(axes: "Axes", side: Side, bounds: tuple[float, float]) -> None:
+def _draw(axes: "Axes", side: Side, bounds: tuple[float, float], own_height: bool) -> None:
     curve = density(side.values, *bounds)
+    if curve is not None and own_height:
+        curve = curve[0], curve[1] / curve[1].max()
     if curve is None:
         # All draws are the same number, or none is in sight.
         if len(side.values):

@@ -11,6 +11,8 @@ from zoo.report.figures.densities import MIN_DRAWS, Side, central_range, density
 
 #: Sites that are drawn.
 MAX_SITES = 6
+#: Positive sites whose draws differ by more than this factor are drawn by their logarithms.
+LOG_RATIO = 1000.0
 
 
 def prior_picture(tree: xarray.DataTree) -> Picture | None:
@@ -33,7 +35,8 @@ def prior_picture(tree: xarray.DataTree) -> Picture | None:
         panels,
         "Posterior (solid, filled) over prior (dotted). A posterior that equals its prior was not "
         "informed by the data; one that sits in the tail of its prior disagrees with it. Elements "
-        f"of a site are pooled; wide priors are cut off at the edges.{some}",
+        "of a site are pooled; wide priors are cut off at the edges. Both curves are as high as "
+        f"the panel, so compare places and widths, not heights.{some}",
     )
 
 
@@ -45,19 +48,36 @@ def _change(before: Array, after: Array) -> float:
 
 
 def _panel(name: str, array: xarray.DataArray, before: Array, after: Array) -> Markup:
-    inner, outer = central_range(before, 0.5), central_range(after, 0.99)
-    bounds = min(inner[0], outer[0]), max(inner[1], outer[1])
-    # A prior many times as wide as the posterior would leave a needle.
-    width = max(outer[1] - outer[0], 1e-12)
-    bounds = max(bounds[0], outer[0] - 2 * width), min(bounds[1], outer[1] + 2 * width)
     per_draw = len(labels(array))
     title = name if per_draw == 1 else f"{name} ({per_draw} elements)"
+    alt = _alt(name, before, after)
+    by_logarithm = _spans_decades(before, after)
+    if by_logarithm:
+        before, after, title = np.log10(before), np.log10(after), f"log10 of {title}"
+    inner, outer = central_range(before, 0.5), central_range(after, 0.99)
+    bounds = min(inner[0], outer[0]), max(inner[1], outer[1])
+    if not by_logarithm:
+        # A prior many times as wide as the posterior would leave a needle.
+        width = max(outer[1] - outer[0], 1e-12)
+        bounds = max(bounds[0], outer[0] - 2 * width), min(bounds[1], outer[1] + 2 * width)
+    sides = [Side("posterior", after, FIT, filled=True), Side("prior", before, BAND, ":")]
+    return density_panel(title, sides, bounds, alt, legend=True, own_heights=True)
+
+
+def _spans_decades(before: Array, after: Array) -> bool:
+    """Tell whether positive draws are of very different sizes."""
+    both = np.concatenate([before, after])
+    if both.min() <= 0:
+        return False
+    low, high = central_range(both, 0.9)
+    return high > LOG_RATIO * low
+
+
+def _alt(name: str, before: Array, after: Array) -> str:
     widths = [np.subtract(*np.quantile(values, [0.75, 0.25])) for values in (after, before)]
     spread = [format_number(float(width)) for width in widths]
-    alt = (
+    return (
         f"{name}: interquartile range {spread[0]} after and {spread[1]} before seeing the data; "
         f"medians {format_number(float(np.median(after)))} and "
         f"{format_number(float(np.median(before)))}."
     )
-    sides = [Side("posterior", after, FIT, filled=True), Side("prior", before, BAND, ":")]
-    return density_panel(title, sides, bounds, alt, legend=True)
