@@ -79,20 +79,25 @@ PUBLISHED = {
 }
 
 #: Training unless a recipe says otherwise; 469 steps of 128 rows are an epoch.
-COMMON: dict[str, Any] = {"num_samples": 30, "checkpoint_every": 1000, "kl_warmup": 0.3}
+COMMON: dict[str, Any] = {"num_samples": 20, "checkpoint_every": 1000, "kl_warmup": 0.3}
 #: Dense networks are trained for 200 epochs, as published, convolutions for 20.
 DENSE: dict[str, Any] = {"num_steps": 94_000, "lr": 1e-3, "compile": "inductor"}
-CONVOLUTIONS: dict[str, Any] = {"num_steps": 9380, "lr": 2e-3, "compile": "inductor"}
+CONVOLUTIONS: dict[str, Any] = {"num_steps": 9380, "lr": 8e-3, "compile": "inductor"}
+#: The publication bounds the posterior sds of the first layer of dense networks.
+BOUNDED = {
+    "group_normal_jeffreys": {"0.weight": "NormalJeffreys(max_sd=0.2)"},
+    "group_horseshoe": {"0.weight": "Horseshoe(max_sd=0.2)"},
+}
 #: What each method and network is trained with.
 RECIPES: dict[tuple[str, str], dict[str, Any]] = {
-    ("group_horseshoe", "lenet300"): DENSE,
-    ("group_normal_jeffreys", "lenet300"): DENSE,
+    ("group_horseshoe", "lenet300"): DENSE | {"priors": BOUNDED["group_horseshoe"]},
+    ("group_normal_jeffreys", "lenet300"): DENSE | {"priors": BOUNDED["group_normal_jeffreys"]},
     ("sparse_vd", "lenet300"): DENSE,
     ("structured_bp", "lenet_fc"): DENSE | {"num_steps": 47_000},
     ("group_horseshoe", "lenet5"): CONVOLUTIONS,
     ("group_normal_jeffreys", "lenet5"): CONVOLUTIONS,
-    ("sparse_vd", "lenet5"): CONVOLUTIONS,
-    ("structured_bp", "lenet5"): CONVOLUTIONS,
+    ("sparse_vd", "lenet5"): CONVOLUTIONS | {"lr": 4e-3},
+    ("structured_bp", "lenet5"): CONVOLUTIONS | {"lr": 4e-3},
 }
 
 
@@ -111,12 +116,12 @@ def options_of(method: str, network: str, seed: int, num_steps: int | None) -> d
 
 def command_of(options: dict[str, Any]) -> str:
     """Return the command that repeats a fit."""
-    flags = [
-        part
-        for name, value in options.items()
-        if name != "method"
-        for part in (f"--{name.replace('_', '-')}", str(value))
-    ]
+    flags = []
+    for name, value in options.items():
+        if name == "priors":
+            flags += [f"--prior={slot}={prior}" for slot, prior in value.items()]
+        elif name != "method":
+            flags += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join(["zoo", "fit", options["method"], *flags])
 
 

@@ -249,6 +249,11 @@ class BNN(nn.Module):
         for program, part in self._parts(guide):
             program.start(part)
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether posteriors are kept from going where the objective would take them."""
+        return any(self.program(name).is_constrained for name in self.slots)
+
     def constrain(self, guide: Guide) -> None:
         """Bring parameters back to where they may be; called after every update."""
         for program, part in self._parts(guide):

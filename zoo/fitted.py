@@ -421,9 +421,10 @@ class Fit:
     def elbo_gains(self, dataset: Dataset) -> dict[str, Array]:
         """Return what moves of the posterior would add to the ELBO, empty where it is not known.
 
-        What was computed and not trained is not asked either.
+        What was computed and not trained, or is held back by a bound, is not asked either.
         """
-        if len(self.losses) == 0 or not self.loss_is_elbo:
+        held = len(self.losses) == 0 or self.assembly.model.is_constrained
+        if held or not self.loss_is_elbo:
             return {}
         found = elbo_gains(
             self.assembly.model,

@@ -44,7 +44,7 @@ from guides.hypernetwork import Complexity, Hypernetwork
 from zoo.bnn import BNN, BNNOptions
 from zoo.errors import ConfigError, PriorError
 from zoo.likelihoods import Likelihood
-from zoo.priors import Program, build_guide
+from zoo.priors import build_guide
 from zoo.registry import Recipe, register
 
 PRIORS = {"*": "Normal(0, 1)"}
@@ -66,7 +66,7 @@ class HypernetworkBNN(BNN):
         # Not a submodule: it is one of the guide, and must not have two names in an objective.
         self._shared = (Complexity().to(next(self.net.parameters())),)
         for name in self.slots:
-            if type(self.program(name)).constrain is not Program.constrain:
+            if self.program(name).is_constrained:
                 raise PriorError(
                     f"the prior {self.priors[name]} of slot {name!r} moves posteriors by itself, "
                     "which a hypernetwork cannot follow. Take another one, such as Normal(0, 1)."

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from guides.group_horseshoe import GroupHorseshoe
-from zoo.priors.program import Program
+from zoo.priors.program import Program, ScaledProgram
 from zoo.priors.structured import StructuredPrior, structured
 from zoo.slots import Grouping, Slot
 
@@ -34,6 +34,9 @@ class Horseshoe(StructuredPrior):
         The global scale :math:`\tau_0`: the smaller, the sparser.
     group
         Which weights share a scale.
+    max_sd
+        Bound of the posterior standard deviations of :math:`\tilde w`. The publication sets one,
+        0.2, for the first layer of dense networks; without it more is pruned, and less is right.
 
     References
     ----------
@@ -43,15 +46,17 @@ class Horseshoe(StructuredPrior):
 
     scale: float = 1e-5
     group: Grouping = "auto"
+    max_sd: float | None = None
 
     ranges: ClassVar[dict[str, constraints.Constraint]] = {
+        "max_sd": constraints.interval(1e-6, 1e6),
         # Its square and the inverse of that must be normal numbers, also in float32.
-        "scale": constraints.interval(1e-18, 1e18)
+        "scale": constraints.interval(1e-18, 1e18),
     }
 
     def program(self, slot: Slot) -> "HorseshoeProgram":
         """Return the program with sites for the four scales and the standardised weights."""
-        return HorseshoeProgram(slot, self.scale, slot.group_shape(self.group))
+        return HorseshoeProgram(slot, self.scale, slot.group_shape(self.group), self.max_sd)
 
     def guide(self, slot: Slot, program: Program, init_scale: float) -> GroupHorseshoe:
         """Log-normal scales, Gaussian standardised weights."""
@@ -65,19 +70,17 @@ class Horseshoe(StructuredPrior):
         )
 
 
-class HorseshoeProgram(Program):
+class HorseshoeProgram(ScaledProgram):
     """Pyro program of `Horseshoe` for one slot, non-centred."""
 
     one_half: Tensor
-    one: Tensor
-    zero: Tensor
     global_rate: Tensor
 
-    def __init__(self, slot: Slot, scale: float, group_shape: torch.Size) -> None:
-        super().__init__(slot)
-        self.group_shape = group_shape
-        for name, value in {"one_half": 0.5, "one": 1.0, "zero": 0.0}.items():
-            self.register_buffer(name, slot.value.new_tensor(value))
+    def __init__(
+        self, slot: Slot, scale: float, group_shape: torch.Size, max_sd: float | None
+    ) -> None:
+        super().__init__(slot, group_shape, max_sd)
+        self.register_buffer("one_half", slot.value.new_tensor(0.5))
         # Gamma(1/2, scale=tau0^2): torch takes the rate.
         self.register_buffer("global_rate", slot.value.new_tensor(scale**-2))
 
@@ -94,11 +97,6 @@ class HorseshoeProgram(Program):
         local_b = pyro.sample(
             f"{name}_local_b", inverse_gamma(self.one_half, self.one).expand(groups).to_event(1)
         )
-        base = pyro.sample(
-            f"{name}_base",
-            dist.Normal(self.zero, self.one).expand(self.slot_shape).to_event(len(self.slot_shape)),
-        )
         # Roots first: the product of four scales can leave the range of float32.
         s = (global_a.sqrt() * global_b.sqrt()).unsqueeze(-1)
-        z = s * (local_a.sqrt() * local_b.sqrt())
-        return self.named(base * z.reshape(z.shape[:-1] + self.group_shape))
+        return self.scaled(s * (local_a.sqrt() * local_b.sqrt()))

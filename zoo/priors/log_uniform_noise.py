@@ -86,6 +86,8 @@ class LogUniformNoise(StructuredPrior):
 class NoiseProgram(PlainProgram):
     """Pyro program of `LogUniformNoise` for one slot."""
 
+    is_constrained = True
+
     def constrain(self, part: Guide) -> None:
         """Keep the posterior where it has gradients."""
         if isinstance(part, StructuredBP):

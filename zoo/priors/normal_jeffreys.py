@@ -13,7 +13,7 @@ from guides.group_normal_jeffreys import GroupNormalJeffreys
 from guides.mean_field import MeanField
 from zoo.distributions import LogUniform
 from zoo.errors import PriorError
-from zoo.priors.program import Program
+from zoo.priors.program import Program, ScaledProgram
 from zoo.priors.structured import StructuredPrior, structured
 from zoo.slots import Grouping, Slot
 
@@ -34,6 +34,9 @@ class NormalJeffreys(StructuredPrior):
     ----------
     group
         Which weights share a scale.
+    max_sd
+        Bound of the posterior standard deviations of :math:`\tilde w`. The publication sets one,
+        0.2, for the first layer of dense networks; without it more is pruned, and less is right.
 
     References
     ----------
@@ -41,10 +44,15 @@ class NormalJeffreys(StructuredPrior):
     """
 
     group: Grouping = "auto"
+    max_sd: float | None = None
+
+    ranges: ClassVar[dict[str, constraints.Constraint]] = {
+        "max_sd": constraints.interval(1e-6, 1e6)
+    }
 
     def program(self, slot: Slot) -> "NormalJeffreysProgram":
         """Return the program with sites for the group scales and the standardised weights."""
-        return NormalJeffreysProgram(slot, slot.group_shape(self.group))
+        return NormalJeffreysProgram(slot, slot.group_shape(self.group), self.max_sd)
 
     def guide(self, slot: Slot, program: Program, init_scale: float) -> GroupNormalJeffreys:
         """Gaussian group scales around one, Gaussian standardised weights."""
@@ -61,27 +69,13 @@ class NormalJeffreys(StructuredPrior):
         return f"TruncatedNormalJeffreys(group={self.group})"
 
 
-class NormalJeffreysProgram(Program):
+class NormalJeffreysProgram(ScaledProgram):
     """Pyro program of `NormalJeffreys` for one slot, non-centred."""
-
-    zero: Tensor
-    one: Tensor
-
-    def __init__(self, slot: Slot, group_shape: torch.Size) -> None:
-        super().__init__(slot)
-        self.group_shape = group_shape
-        self.register_buffer("zero", slot.value.new_zeros(()))
-        self.register_buffer("one", slot.value.new_ones(()))
 
     def forward(self) -> Tensor:
         """Sample group scales and standardised weights; return their product."""
-        name = self.slot_name
-        z = pyro.sample(f"{name}_z", LogUniform().expand([self.group_shape.numel()]).to_event(1))
-        base = pyro.sample(
-            f"{name}_base",
-            dist.Normal(self.zero, self.one).expand(self.slot_shape).to_event(len(self.slot_shape)),
-        )
-        return self.named(base * z.reshape(z.shape[:-1] + self.group_shape))
+        scales = LogUniform().expand([self.group_shape.numel()]).to_event(1)
+        return self.scaled(pyro.sample(f"{self.slot_name}_z", scales))
 
 
 @structured

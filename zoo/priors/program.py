@@ -4,6 +4,7 @@ Constants of a prior are buffers of the program, so they follow ``.to(device)`` 
 inference creates a tensor.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from torch.distributions import Normal
 
 from guides.base import Guide
 from guides.lazy import is_lazy
+from guides.mean_field import MeanField
 from zoo.errors import PriorError
 from zoo.priors.spec import Prior, Value
 from zoo.slots import Slot
@@ -26,6 +28,8 @@ class Program(nn.Module):
 
     #: Whether the prior is fitted to the posterior, and so to the data (see `FittedProgram`).
     is_fitted: bool = False
+    #: Whether `constrain` moves anything.
+    is_constrained: bool = False
 
     def __init__(self, slot: Slot) -> None:
         super().__init__()
@@ -76,6 +80,42 @@ class FittedProgram(Program):
         fn = self.normal().expand(self.slot_shape).to_event(len(self.slot_shape))
         value: Tensor = pyro.sample(self.slot_name, fn)
         return value
+
+
+class ScaledProgram(Program):
+    r"""Standardised weights times a scale per group, :math:`w_{ij} = z_i \tilde w_{ij}`.
+
+    Parameters
+    ----------
+    slot
+        The slot.
+    group_shape
+        Shape of one scale per group, broadcastable against the slot.
+    max_sd
+        Largest standard deviation of a standardised weight in the posterior; None sets no bound.
+    """
+
+    zero: Tensor
+    one: Tensor
+
+    def __init__(self, slot: Slot, group_shape: torch.Size, max_sd: float | None) -> None:
+        super().__init__(slot)
+        self.group_shape, self.max_sd = group_shape, max_sd
+        self.is_constrained = max_sd is not None
+        self.register_buffer("zero", slot.value.new_zeros(()))
+        self.register_buffer("one", slot.value.new_ones(()))
+
+    def scaled(self, z: Tensor) -> Tensor:
+        """Sample the standardised weights and return them times the scales of their groups."""
+        standard = dist.Normal(self.zero, self.one).expand(self.slot_shape)
+        base = pyro.sample(f"{self.slot_name}_base", standard.to_event(len(self.slot_shape)))
+        return self.named(base * z.reshape(z.shape[:-1] + self.group_shape))
+
+    @torch.no_grad()
+    def constrain(self, part: Guide) -> None:
+        """Keep the standard deviations of the standardised weights below their bound."""
+        if self.max_sd is not None and isinstance(part, MeanField):
+            part[f"{self.slot_name}_base"].log_scale.clamp_(max=math.log(self.max_sd))
 
 
 class PlainProgram(Program):

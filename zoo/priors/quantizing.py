@@ -72,6 +72,7 @@ class Quantizing(StructuredPrior):
 class QuantizingProgram(Program):
     """Pyro program of `Quantizing` for one slot."""
 
+    is_constrained = True
     words: Tensor
     size: Tensor
 

@@ -39,6 +39,7 @@ SLOTS = [WEIGHT, BIAS, LAST, NOISE]
         ("Uniform(1, 0)", ["Uniform(low=1.0, high=0.0) does not exist"]),
         ("SmoothLogUniform(2, -8)", ["does not exist", "low < high"]),
         ("Horseshoe(scale=0)", ["'scale' of Horseshoe", "Got 0.0"]),
+        ("Horseshoe(max_sd=0)", ["'max_sd' of Horseshoe", "Got 0.0"]),
         ("Horseshoe(scale=1e-200)", ["'scale' of Horseshoe", "Got 1e-200"]),
         ("Horseshoe(group=rows)", ["one of auto, input, output, element", "Got 'rows'"]),
         ("Quantizing([0.1, 0.2])", ["must contain 0"]),

@@ -229,3 +229,27 @@ def test_proper_priors_stand_for_themselves(text):
 def test_bounds_in_the_wrong_order_are_refused():
     with pytest.raises(PriorError, match=r"low < high.*low=2, high=1"):
         Prior.parse("TruncatedNormalJeffreys(low=2, high=1)")
+
+
+@pytest.mark.parametrize("prior", ["NormalJeffreys(max_sd=0.2)", "Horseshoe(max_sd=0.2)"])
+def test_standard_deviations_stay_below_their_bound(prior):
+    place = slot((2, 3))
+    program = build_program(Prior.parse(prior), place)
+    guide = build_guide(Prior.parse(prior), place, program, init_scale=0.5)
+    scales = guide["w_base"].log_scale
+    with torch.no_grad():
+        scales[0] = np.log(0.1)
+    program.constrain(guide)
+    expected = torch.tensor([0.1, 0.2])[:, None].expand(2, 3)
+    torch.testing.assert_close(scales.detach().exp(), expected)
+
+
+@pytest.mark.parametrize("prior", ["NormalJeffreys()", "Horseshoe()", "Normal(0, 1)"])
+def test_what_has_no_bound_is_not_constrained(prior):
+    place = slot((2, 3))
+    program = build_program(Prior.parse(prior), place)
+    guide = build_guide(Prior.parse(prior), place, program, init_scale=5.0)
+    before = [p.detach().clone() for p in guide.parameters()]
+    program.constrain(guide)
+    torch.testing.assert_close([p.detach() for p in guide.parameters()], before)
+    assert not program.is_constrained

@@ -140,6 +140,7 @@ def test_numbers_keep_every_bit(number):
         ("Horseshoe", "Horseshoe(scale=1e-05, group=auto)"),
         ("Horseshoe()", "Horseshoe(scale=1e-05, group=auto)"),
         ("Horseshoe(0.1, 'input')", "Horseshoe(scale=0.1, group=input)"),
+        ("NormalJeffreys(max_sd=0.2)", "NormalJeffreys(group=auto, max_sd=0.2)"),
         ("LogUniform", "LogUniform()"),
         ("Quantizing([-0.2, 0, 0.2])", "Quantizing(codebook=[-0.2, 0, 0.2], size=fixed)"),
         ("Quantizing((-0.2, 0, 0.2))", "Quantizing(codebook=[-0.2, 0, 0.2], size=fixed)"),
