@@ -91,7 +91,7 @@ def quantized_fit(
         directory.write_tensors(store.CHECKPOINT, *svi.state())
         view = view_of(svi.objective.model, svi.objective.guide)
         errors = errors_of(view, svi.objective.model.net, dataset)
-        loss = float(torch.stack(svi.progress.losses[-200:]).mean())
+        loss = float(svi.progress.losses.last(200).mean())
         print(
             f"quantized: step {svi.progress.step} after {svi.progress.seconds:.0f} s, "
             f"loss {loss:.0f}, error of the means {errors['means']:.2f} %, "

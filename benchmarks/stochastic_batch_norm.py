@@ -120,7 +120,7 @@ def trained(
 
     def save(running: SVI) -> None:
         directory.write_tensors(CHECKPOINT, *running.state())
-        recent = torch.stack(running.progress.losses[-CHECKPOINT_EVERY:]).mean()
+        recent = running.progress.losses.last(CHECKPOINT_EVERY).mean()
         loss = float(recent) / len(rows["x"])
         log(f"seed {seed}: step {running.progress.step} of {steps}, loss per row {loss:.4f}")
 

@@ -1,9 +1,23 @@
 """The allocator's settings are changed for a while, and only where they are known."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+import zoo
 from zoo.infer import memory
+from zoo.infer.history import History
+from zoo.infer.svi import SVI
+from zoo.nets import mlp
+from zoo.registry import Recipe
+
+STATM = Path("/proc/self/statm")
+PAGE = 4096
+
+
+def resident_bytes():
+    return PAGE * int(STATM.read_text().split()[1])
 
 
 class Library:
@@ -42,3 +56,32 @@ def test_another_c_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(memory, "_glibc", lambda: None)
     with memory.kept_memory():
         pass
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="needs the process file system of Linux")
+@pytest.mark.parametrize("method", ["sparse_vd", "group_normal_jeffreys"])
+def test_a_run_does_not_grow_with_its_steps(method):
+    """Losses that were tensors of their own tore holes: half a block was lost per step."""
+    x, y = torch.randn(1000, 784), torch.randint(10, (1000,))
+    net = mlp([784, 300, 100, 10])
+    model = zoo.create(method, net, likelihood="categorical", num_data=len(x))
+    recipe = Recipe(num_steps=300, batch_size=128, lr=1e-3)
+    guide = model.guide(init_scale=0.01)
+    svi = SVI(model, guide, x, y, recipe=recipe, seed=0, local=True, mode="replay")
+    sizes = []
+    svi.run(
+        progress_bar=False,
+        checkpoint_every=100,
+        on_checkpoint=lambda _: sizes.append(resident_bytes()),
+    )
+    block = 4 * 300 * 784
+    assert sizes[2] - sizes[0] < 40 * block  # 200 steps
+
+
+def test_a_history_keeps_what_is_appended():
+    history = History(5, torch.tensor([1.0, 2.0]))
+    history.append(torch.tensor(3.0))
+    assert len(history) == 3
+    assert history.all().tolist() == [1.0, 2.0, 3.0]
+    assert history.last(2).tolist() == [2.0, 3.0]
+    assert History(5).all().tolist() == []

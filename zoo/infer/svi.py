@@ -19,6 +19,7 @@ from zoo.bnn import BNN
 from zoo.errors import ZooError
 from zoo.infer.batches import Batches
 from zoo.infer.capture import GradientStep, Mode
+from zoo.infer.history import History
 from zoo.infer.interrupt import StopSignal
 from zoo.infer.memory import kept_memory
 from zoo.infer.mode import choose_mode
@@ -70,9 +71,9 @@ class EarlyStopping:
 class Progress:
     """Where training stands, beyond the parameters themselves."""
 
+    losses: History
+    gradient_norms: History
     step: int = 0
-    losses: list[Tensor] = field(default_factory=list)
-    gradient_norms: list[Tensor] = field(default_factory=list)
     best_loss: float = math.inf
     evaluations_since_best: int = 0
     best: dict[str, Tensor] = field(default_factory=dict)
@@ -134,7 +135,7 @@ class SVI:
         self.upper_batches = Batches(x[upper], y[upper], **options) if model.upper_slots else None
         self.recipe, self.seed, self.mode = recipe, seed, mode
         self.early_stopping = early_stopping
-        self.progress = Progress()
+        self.progress = Progress(*self._histories({}))
         self.parameters = [p for p in self.objective.parameters() if p.requires_grad]
         self.optimizer = FusedAdam(self.parameters, lr=recipe.lr)
         self._rng = _seeded_rng(child_seed(seed, NOISE_STREAM), self.device)
@@ -198,11 +199,11 @@ class SVI:
             self.objective.model.finish(self.objective.guide, self.batches)
             self._check_result()
             save(self)
-        return _history(self.progress.losses)
+        return self.progress.losses.all().cpu()
 
     def gradient_norms(self) -> Tensor:
         """Return the norm of the gradient at the steps that were looked at."""
-        return _history(self.progress.gradient_norms)
+        return self.progress.gradient_norms.all().cpu()
 
     def choose_mode(self) -> None:
         """Decide by measurement whether the steps are compiled; nothing else changes."""
@@ -246,8 +247,8 @@ class SVI:
             parameter.grad = gradient
 
     def _check_finite(self) -> None:
-        if not torch.isfinite(self.progress.losses[-1]):
-            finite = torch.isfinite(torch.stack(self.progress.losses)).tolist()
+        if not torch.isfinite(self.progress.losses.last(1)).all():
+            finite = torch.isfinite(self.progress.losses.all()).tolist()
             raise self._diverged(finite.index(False) + 1)
 
     def _check_result(self) -> None:
@@ -298,9 +299,9 @@ class SVI:
         tensors |= {f"best.{k}": v for k, v in progress.best.items()}
         rng = _get_rng(self.device) if self._running else self._rng
         tensors |= {f"rng.{k}": v for k, v in rng.items()}
-        if progress.losses:
-            tensors["losses"] = torch.stack(progress.losses)
-            tensors["gradient_norms"] = torch.stack(progress.gradient_norms)
+        if len(progress.losses):
+            tensors["losses"] = progress.losses.all().clone()
+            tensors["gradient_norms"] = progress.gradient_norms.all().clone()
         numbers = {
             "step": progress.step,
             "best_loss": progress.best_loss,
@@ -317,15 +318,21 @@ class SVI:
         self.optimizer.load_state(_under("optimizer.", moved))
         self._rng = _under("rng.", moved)
         self.progress = Progress(
+            *self._histories(moved),
             step=int(numbers["step"]),
-            losses=list(moved["losses"]) if "losses" in moved else [],
-            gradient_norms=list(moved["gradient_norms"]) if "losses" in moved else [],
             best_loss=float(numbers["best_loss"]),
             evaluations_since_best=int(numbers["evaluations_since_best"]),
             best=_under("best.", moved),
             stopped=bool(numbers["stopped"]),
             seconds=float(numbers["seconds"]),
         )
+
+    def _histories(self, tensors: dict[str, Tensor]) -> tuple[History, History]:
+        """Return losses and gradient norms so far, with room for those to come."""
+        num_steps = self.recipe.num_steps
+        num_looks = math.ceil(num_steps / GRADIENT_EVERY)
+        losses = History(num_steps, tensors.get("losses"))
+        return losses, History(num_looks, tensors.get("gradient_norms"))
 
     @contextlib.contextmanager
     def _own_rng(self) -> Iterator[None]:
@@ -371,7 +378,7 @@ class _Bar:
         if time.monotonic() - self.refreshed < REFRESH_SECONDS:
             return
         self.refreshed = time.monotonic()
-        recent = torch.stack(self.svi.progress.losses[-50:]).mean()
+        recent = self.svi.progress.losses.last(50).mean()
         kl = total_divergence(self.svi.objective.model, self.svi.objective.guide)
         self.bar.set_postfix_str(f"ELBO {-float(recent):.5g}, KL {kl:.5g}", refresh=False)
 
@@ -389,10 +396,6 @@ def _split_levels(num_rows: int, has_upper: bool, seed: int) -> tuple[Any, Any]:
     order = torch.randperm(num_rows, generator=generator)
     half = num_rows // 2
     return order[half:].sort().values, order[:half].sort().values
-
-
-def _history(values: list[Tensor]) -> Tensor:
-    return torch.stack(values).cpu() if values else torch.zeros(0)
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
