@@ -13,8 +13,9 @@ from zoo.compress.deletion import Ranking, deletion_order
 from zoo.data import Dataset
 from zoo.errors import ConfigError
 from zoo.fitted import Fit, target_tensor
-from zoo.infer.attacks import fgsm_direction, noisy_inputs, noisy_parameters
+from zoo.infer.attacks import fgsm_direction, noisy_inputs, noisy_parameters, without_edges
 from zoo.infer.schedule import child_seed
+from zoo.slots import structure_slots
 
 #: Rows and draws that are used at most.
 MAX_ROWS = 1000
@@ -30,6 +31,9 @@ INPUT_NOISE = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 FGSM = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 PARAMETER_NOISE = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5)
 DELETION = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
+CUT_EDGES = (0.0, 0.1, 0.2, 0.3, 0.5)
+#: A network with fewer mixtures of primitives is no graph whose edges could be cut.
+MIN_EDGES = 2
 SCORES = ("accuracy", "rmse", "nll")
 
 Array = NDArray[Any]
@@ -44,6 +48,7 @@ def robustness_of(
     fgsm: Sequence[float] = FGSM,
     parameter_noise: Sequence[float] = PARAMETER_NOISE,
     deletion: Sequence[float] = DELETION,
+    cut_edges: Sequence[float] = CUT_EDGES,
     ranking: Ranking = "auto",
     clamp: tuple[float, float] | None = None,
     num_draws: int = MAX_DRAWS,
@@ -65,6 +70,8 @@ def robustness_of(
     deletion
         Shares of the weights that are set to zero, or of the multipliers of a method that prunes
         those.
+    cut_edges
+        Shares of the edges of a graph network that carry nothing, chosen at random.
     ranking
         What is deleted first, see `zoo.compress.deletion.Ranking`.
     clamp
@@ -103,6 +110,14 @@ def robustness_of(
             lambda s: [trial.at(values=order.delete(trial.model, trial.values, s))],
         ),
     }
+    if len(structure_slots(trial.model.net)) >= MIN_EDGES:
+        attacks["cut_edges"] = (
+            cut_edges,
+            lambda s: [
+                trial.at(values=without_edges(trial.model, trial.values, s, seed=seed))
+                for seed in seeds
+            ],
+        )
     curves = xarray.Dataset(attrs=trial.attributes | {"ranking": order.ranking})
     for name, (strengths, scores) in attacks.items():
         levels = _checked(name, strengths)

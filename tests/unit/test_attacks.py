@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.infer.attacks import fgsm_direction, noisy_inputs, noisy_parameters
+from zoo.infer.attacks import fgsm_direction, noisy_inputs, noisy_parameters, without_edges
 from zoo.infer.predict import draw_posterior, log_predictive_density, observation_distribution
-from zoo.nets import mlp
+from zoo.nets import Graph, mlp
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -121,3 +121,21 @@ def test_noise_reaches_weights_that_are_points_and_leaves_normalisation_alone():
     noise = noisy_parameters(model, many, 0.2, seed=0)["0.weight"]
     noise = noise - model.net.get_parameter("0.weight").detach()
     assert abs(float(noise.std()) / 0.2 - 1) < 5 / (2 * noise.numel()) ** 0.5
+
+
+def test_cut_edges_carry_nothing():
+    graph = Graph({(0, 1): [nn.Linear(2, 2), nn.Identity()], (0, 2): [nn.Linear(2, 2), nn.Tanh()],
+                   (1, 2): [nn.Identity(), nn.Tanh()]})  # fmt: skip
+    model = zoo.create("gumbel_softmax_structure", graph, likelihood="categorical", num_data=5)
+    values = {"edges.0-2.structure": torch.full((3, 2), 0.5)}
+    x = torch.randn(4, 2)
+    whole = without_edges(model, values, 0.0, seed=0)
+    assert whole.keys() == values.keys()
+    cut = [set(without_edges(model, values, share, seed=0)) for share in (0.4, 0.7, 1.0)]
+    assert cut[0] <= cut[1] <= cut[2]  # one order for all shares
+    gone = without_edges(model, values, 1.0, seed=0)
+    assert len(gone) == 3
+    assert gone["edges.0-2.structure"].shape == (3, 2)
+    for draw in range(3):
+        f = model.outputs({name: value[draw] for name, value in gone.items()}, x)
+        torch.testing.assert_close(f, torch.zeros(4, 2))

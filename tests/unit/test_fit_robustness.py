@@ -120,3 +120,18 @@ def test_a_loaded_fit_needs_its_data(fitted, dataset, tmp_path):
     with pytest.raises(ConfigError, match="pass dataset="):
         loaded.robustness()
     assert loaded.robustness(dataset, num_draws=3).identical(fitted.robustness(num_draws=3))
+
+
+def test_only_graphs_have_edges_to_cut(dataset, fitted):
+    last = ["linear(outputs)", "zero"]
+    net = {"edges": {"0-1": ["linear(4)", ["linear(4)", "tanh"]], "0-2": last, "1-2": last}}
+    graph = zoo.fit(
+        "gumbel_softmax_structure", data=dataset, net=net, num_steps=5, num_samples=4,
+        compile="off", progress_bar=False,
+    )  # fmt: skip
+    options = {"input_noise": (0.0,), "fgsm": (0.0,), **FEW}
+    curves = graph.robustness(cut_edges=(0.0, 1.0), **options)
+    assert curves["cut_edges_accuracy"].shape == (2,)
+    # Without edges all classes are alike, and the first one is taken.
+    assert float(curves["cut_edges_accuracy"][1]) == pytest.approx((dataset.y_test == 0).mean())
+    assert "cut_edges" not in fitted.robustness(**options)

@@ -15,6 +15,7 @@ ATTACKS = {
     "fgsm": "fast gradient sign method",
     "parameter_noise": "Gaussian noise on weights",
     "deletion": "weights deleted",
+    "cut_edges": "edges of the graph cut",
 }
 #: What the strength of an attack is.
 STRENGTHS = {
@@ -22,6 +23,7 @@ STRENGTHS = {
     "fgsm": "step",
     "parameter_noise": "standard deviation of the noise",
     "deletion": "share deleted",
+    "cut_edges": "share cut",
 }
 #: The score that sums a fit up, the first that a tree has, and the one that shows its doubt.
 MAIN_SCORES = ("accuracy", "rmse")

@@ -1,4 +1,4 @@
-"""What a posterior is tried with: noise on inputs, FGSM, noise on parameters.
+"""What a posterior is tried with: noise on inputs, FGSM, noise on parameters, edges that are cut.
 
 Attacks change the rows, or the values that draws put into the network. What comes of it is a matter
 of `zoo.fit_robustness`.
@@ -12,7 +12,7 @@ from torch import Tensor
 from zoo.bnn import BNN
 from zoo.infer.predict import log_predictive_density, observation_distribution
 from zoo.infer.rng import seeded
-from zoo.slots import network_slots
+from zoo.slots import network_slots, structure_slots
 
 #: Rows whose gradients are computed in one call.
 CHUNK_ROWS = 512
@@ -115,3 +115,16 @@ def noisy_parameters(
     with seeded(seed, next(iter(weights.values())).device):
         noisy = {name: value + scale * torch.randn_like(value) for name, value in weights.items()}
     return {**values, **noisy}
+
+
+def without_edges(model: BNN, values: Mapping[str, Tensor], share: float, *, seed: int) -> Values:
+    """Return draws in which a share of the edges of a graph network carry nothing.
+
+    The edges are those with a choice of primitives, cut in a random order that is the same for
+    every share: all weights of their primitives become zero.
+    """
+    edges = structure_slots(model.net)
+    num_draws = len(next(iter(values.values())))
+    order = torch.randperm(len(edges), generator=torch.Generator().manual_seed(seed))
+    cut = [edges[index] for index in order[: round(share * len(edges))].tolist()]
+    return {**values, **{e.name: e.value.new_zeros(num_draws, *e.shape) for e in cut}}
