@@ -137,3 +137,28 @@ def test_captured_steps_draw_new_weights_and_leave_nothing_behind():
     assert replayed == eager
     assert len(set(replayed)) == 3
     assert {type(buffer) for buffer in objective.buffers()} == {torch.Tensor}
+
+
+def test_structure_is_a_function_of_the_weight_too():
+    """With a penalty on parameters, small weights take the polynomial, large ones two numbers."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 1))
+    y = np.tanh(2 * X[:, 0]) + 0.1 * rng.normal(size=200)
+    small, large = ["linear(1)", "tanh"], ["powers(10)", "linear(1)", "tanh"]
+    fitted = zoo.fit(
+        "hypernetwork",
+        X=X,
+        y=y,
+        net={"edges": {"0-1": [small, large], "1-2": ["linear(outputs)"]}},
+        priors={"*.structure": "GumbelSoftmax(points=vertices, penalty=0.5)"},
+        num_steps=1500,
+        num_samples=20,
+        seed=0,
+        progress_bar=False,
+    )
+    shares = [
+        float(fitted.at(weight).draws.slots["1.edges.0-1.structure"].mean(0)[0])
+        for weight in (0.001, 100.0)
+    ]
+    assert shares[0] < 0.2
+    assert shares[1] > 0.8

@@ -17,7 +17,9 @@ them at once,
 with a new :math:`\lambda` at every step. Means and log standard deviations are piecewise linear in
 :math:`e = (\log_{10} \lambda + 3) / 5`, with one knot per decade; ``--guide linear`` makes them
 linear, :math:`C + D e`. Whatever the priors are, every parameter of their guides becomes such a
-function.
+function; structure as well, so that ``--prior '*.structure=GumbelSoftmax(points=vertices,
+penalty=0.5)'`` on a graph network gives an architecture :math:`\gamma(\lambda)` whose expected
+number of parameters costs :math:`0.5 \lambda` each.
 
 Outside of training :math:`\lambda` is one, where the objective is the evidence lower bound, or the
 one that is asked for: ``fit.at(0.3)``, ``zoo compress RUN --complexity 0.3``. A weight is pruned
