@@ -82,7 +82,7 @@ PUBLISHED = {
 COMMON: dict[str, Any] = {"num_samples": 20, "checkpoint_every": 1000, "kl_warmup": 0.3}
 #: Dense networks are trained for 200 epochs, as published, convolutions for 20.
 DENSE: dict[str, Any] = {"num_steps": 94_000, "lr": 1e-3, "compile": "inductor"}
-CONVOLUTIONS: dict[str, Any] = {"num_steps": 9380, "lr": 8e-3, "compile": "inductor"}
+CONVOLUTIONS: dict[str, Any] = {"num_steps": 9380, "lr": 4e-3, "compile": "inductor"}
 #: The publication bounds the posterior sds of the first layer of dense networks.
 BOUNDED = {
     "group_normal_jeffreys": {"0.weight": "NormalJeffreys(max_sd=0.2)"},
@@ -96,22 +96,22 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("structured_bp", "lenet_fc"): DENSE | {"num_steps": 47_000},
     ("group_horseshoe", "lenet5"): CONVOLUTIONS,
     ("group_normal_jeffreys", "lenet5"): CONVOLUTIONS,
-    ("sparse_vd", "lenet5"): CONVOLUTIONS | {"lr": 4e-3},
-    ("structured_bp", "lenet5"): CONVOLUTIONS | {"lr": 4e-3},
+    ("sparse_vd", "lenet5"): CONVOLUTIONS,
+    ("structured_bp", "lenet5"): CONVOLUTIONS,
 }
 
 
-def options_of(method: str, network: str, seed: int, num_steps: int | None) -> dict[str, Any]:
-    """Return the configuration of a fit."""
-    options = {
+def options_of(method: str, network: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a fit; changes that are None change nothing."""
+    return {
         "method": method,
         "data": "mnist",
         "net": NETWORKS[network],
         "seed": seed,
         **COMMON,
-        **RECIPES.get((method, network), {}),
+        **RECIPES.get((method, network), DENSE),
+        **{name: value for name, value in changes.items() if value is not None},
     }
-    return options | ({} if num_steps is None else {"num_steps": num_steps})
 
 
 def command_of(options: dict[str, Any]) -> str:
@@ -213,6 +213,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=["lenet300", "lenet5"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--num-steps", type=int, help="instead of the recipe's")
+    parser.add_argument("--lr", type=float, help="instead of the recipe's")
     parser.add_argument("--tolerance", type=float, help="instead of the method's own threshold")
     parser.add_argument("--runs", type=Path, default=RUNS, help="directory of the fits")
     parser.add_argument("--out", type=Path, default=RESULTS, help="CSV file")
@@ -225,15 +226,16 @@ def main() -> None:
     for method in arguments.methods:
         for network in arguments.networks:
             for seed in arguments.seeds:
-                options = options_of(method, network, seed, arguments.num_steps)
-                epochs = round(options.get("num_steps", 3000) / 469)
-                setting = f"{epochs} epochs, {rule}"
+                changes = {"num_steps": arguments.num_steps, "lr": arguments.lr}
+                options = options_of(method, network, seed, changes)
+                epochs = round(options["num_steps"] / 469)
+                setting = f"{epochs} epochs, lr {options['lr']:g}, {rule}"
                 wanted = dict(zip(KEYS, (method, network, str(seed), setting), strict=True))
                 table = finished_rows(arguments.out)
                 if is_finished(table, wanted):
                     log.info("skipped, finished: %s", wanted)
                     continue
-                path = arguments.runs / f"{method}_{network}_{epochs}_{seed}"
+                path = arguments.runs / f"{method}_{network}_{epochs}_{options['lr']:g}_{seed}"
                 fit_or_resume(options, path)
                 started = time.perf_counter()
                 compression = compress_run(path, tolerance=arguments.tolerance)
