@@ -31,7 +31,7 @@ from zoo.report.figures.graph import paint_graph
 
 RESULTS = Path(__file__).parent / "results"
 NET = "cells:8-2-2"
-PENALTIES = (0.0, 0.1, 1.0, 10.0)
+PENALTIES = (0.0, 3.0, 10.0, 30.0)
 TRAIN_ROWS, TEST_ROWS, BATCH_SIZE = 30_000, 10_000, 64
 LR = 5e-3
 
