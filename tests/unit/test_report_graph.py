@@ -85,3 +85,14 @@ def test_report_of_a_fit_draws_its_structure():
 def test_networks_without_structure_have_no_such_section():
     assert structure_edges(nn.Linear(2, 2), {}) == []
     assert structure_edges(build_net("toy", 1, 1), {}) == []
+
+
+def test_crowded_graphs_name_steps_without_their_numbers():
+    primitives = ["relu → conv(kernel=3)", "zero"]
+    edges = [
+        {"start": i, "end": i + 1, "primitives": primitives, "weights": [0.9, 0.1]}
+        for i in range(4)
+    ]
+    texts = [text.get_text() for text in lines_of(edges).texts]
+    assert texts.count("relu→conv 0.90") == 4
+    assert "relu → conv(kernel=3) 0.90" in [text.get_text() for text in lines_of(edges[:1]).texts]
