@@ -99,15 +99,16 @@ def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
             named = weight >= SMALL if num_mixed <= FEW else weight == weights.max()
             if len(weights) > 1 and named and num_mixed <= MAX_LABELS:
                 label = short(str(name), 28) if num_mixed <= FEW else short(_brief(name), 18)
-                # Neighbours that are crowded get labels at two heights.
+                # Neighbours that are crowded get labels at two heights, away from the vertices.
                 lift = 9 * (edge["start"] % 2) if num_mixed > FEW else 0
+                side = 1 if top >= 0 else -1
                 axes.annotate(
                     f"{label} {weight:.2f}",
                     (edge["start"] + length / 2, top),
-                    (0, 2 + WIDEST * weight / 2 + lift),
+                    (0, side * (2 + WIDEST * weight / 2 + lift)),
                     textcoords="offset points",
                     ha="center",
-                    va="bottom",
+                    va="bottom" if top >= 0 else "top",
                     fontsize=9.5 if num_mixed <= FEW else 7,
                     color=INK,
                     zorder=4,
@@ -119,7 +120,7 @@ def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
             str(vertex), (vertex, 0), (0, -7), textcoords="offset points", ha="center", va="top"
         )
     axes.set_xlim(-0.3, len(vertices) - 0.7)
-    axes.set_ylim(min(tops) - 0.25, max(tops) + 0.35)
+    axes.set_ylim(min(tops) - 0.35, max(tops) + 0.35)
     axes.set_axis_off()
 
 
