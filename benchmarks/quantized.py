@@ -1,7 +1,8 @@
 """LeNets on MNIST with ternary weights, beside the networks that they were made from.
 
 ``python -m benchmarks.quantized [--network lenet5] [--seed 0] [--steps 9000]``. MNIST comes
-from ``ZOO_DATA``. The parent is trained as a point by plain PyTorch; the method ``quantized``
+from ``ZOO_DATA``. Code words start at 0.2, as published, or with ``--size fitted`` where they are
+nearest to the weights of the parent, which is the default of the method. The parent is trained as a point by plain PyTorch; the method ``quantized``
 starts from it. Both are kept in the folder, checkpoints included, so that a run which was stopped
 goes on where it was. Progress is printed; the result is a row of
 ``benchmarks/results/quantized.csv``.
@@ -67,12 +68,13 @@ def parent_network(
 
 
 def quantized_fit(
-    dataset: Dataset, parent: nn.Module, seed: int, num_steps: int, directory: RunDirectory
+    dataset: Dataset, parent: nn.Module, size: str, seed: int, num_steps: int, folder: Path
 ) -> Fit:
     """Train the method from a parent, from its last checkpoint if there is one."""
     config = make_config(
         method="quantized",
         net=None,
+        priors={"*weight": f"Quantizing(codebook=[-0.2, 0, 0.2], size={size})"},
         seed=seed,
         num_steps=num_steps,
         batch_size=BATCH_SIZE,
@@ -84,6 +86,7 @@ def quantized_fit(
         compile="inductor",
     )
     prepared = workflow.prepare(config, dataset=dataset, net=parent)
+    directory = RunDirectory(folder)
     if (directory.path / store.CHECKPOINT).exists():
         prepared.svi.load_state(*directory.read_tensors(store.CHECKPOINT))
 
@@ -120,7 +123,7 @@ def errors_of(view: QuantizedView, net: nn.Module, dataset: Dataset) -> dict[str
 
 
 def row(
-    fitted: Fit, parent: nn.Module, dataset: Dataset, network: str, seed: int
+    fitted: Fit, parent: nn.Module, dataset: Dataset, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Return one row of the table."""
     model, guide = fitted.assembly.model, fitted.assembly.guide
@@ -129,9 +132,10 @@ def row(
     posterior = fitted.posterior_scores(dataset.X_test, dataset.y_test)
     parent_error = error_percent(parent, dataset)
     return {
-        "network": network,
+        "network": arguments.network,
         "data": "mnist",
-        "seed": seed,
+        "seed": arguments.seed,
+        "size": arguments.size,
         "steps": len(fitted.losses),
         "parent error %": parent_error,
         "posterior error %": 100 * (1 - posterior["accuracy"]),
@@ -151,6 +155,7 @@ def row(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", choices=["lenet300", "lenet5"], default="lenet300")
+    parser.add_argument("--size", choices=["learned", "fitted"], default="learned")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=9000, help="469 are one epoch")
     parser.add_argument("--parent-steps", type=int, default=4690)
@@ -168,16 +173,19 @@ def main() -> None:
         arguments.parent_steps,
         folder / "parent.safetensors",
     )
-    directory = RunDirectory(folder)
-    fitted = quantized_fit(dataset, parent, arguments.seed, arguments.steps, directory)
-    found = row(fitted, parent, dataset, arguments.network, arguments.seed)
+    run = folder / arguments.size
+    run.mkdir(exist_ok=True)
+    seed, size = arguments.seed, arguments.size
+    fitted = quantized_fit(dataset, parent, size, seed, arguments.steps, run)
+    found = row(fitted, parent, dataset, arguments)
     table = pd.DataFrame([found])
     print(table.T.to_string(), f"\n{time.monotonic() - started:.0f} seconds in all", flush=True)
     path = RESULTS / "quantized.csv"
     if path.exists():
         before = pd.read_csv(path)
-        same = (before["seed"] == arguments.seed) & (before["network"] == arguments.network)
-        table = pd.concat([before[~same], table]).sort_values(["network", "seed"])
+        keys = ["network", "seed", "size"]
+        same = (before[keys] == table.loc[0, keys]).all(axis=1)
+        table = pd.concat([before[~same], table]).sort_values(keys)
     table.round(4).to_csv(path, index=False)
 
 
