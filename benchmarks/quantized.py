@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.quantized [--network lenet5] [--seed 0] [--steps 9000]``. MNIST comes
 from ``ZOO_DATA``. Code words start at 0.2, as published, or with ``--size fitted`` where they are
-nearest to the weights of the parent, which is the default of the method. The parent is trained as a point by plain PyTorch; the method ``quantized``
-starts from it. Both are kept in the folder, checkpoints included, so that a run which was stopped
-goes on where it was. Progress is printed; the result is a row of
-``benchmarks/results/quantized.csv``.
+nearest to the weights of the parent, which is the default of the method. The parent is trained as a
+point by plain PyTorch; the method ``quantized`` starts from it. Both are kept in the folder,
+checkpoints included, so that a run which was stopped goes on where it was. Progress is printed; the
+result is a row of ``benchmarks/results/quantized.csv``.
 """
 
 import argparse
