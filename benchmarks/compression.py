@@ -171,6 +171,7 @@ def row_of(
         "network": network,
         "seed": options["seed"],
         "setting": setting,
+        "first layer bounded": "yes" if "priors" in options else "no",
         **{f"error {name} %": value for name, value in errors.items()},
         "published error %": published.error,
         "weights left %": round(rates["weights_left_percent"], 2),
