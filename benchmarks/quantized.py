@@ -68,17 +68,17 @@ def parent_network(
 
 
 def quantized_fit(
-    dataset: Dataset, parent: nn.Module, size: str, seed: int, num_steps: int, folder: Path
+    dataset: Dataset, parent: nn.Module, arguments: argparse.Namespace, folder: Path
 ) -> Fit:
     """Train the method from a parent, from its last checkpoint if there is one."""
     config = make_config(
         method="quantized",
         net=None,
-        priors={"*weight": f"Quantizing(codebook=[-0.2, 0, 0.2], size={size})"},
-        seed=seed,
-        num_steps=num_steps,
+        priors={"*weight": f"Quantizing(codebook=[-0.2, 0, 0.2], size={arguments.size})"},
+        seed=arguments.seed,
+        num_steps=arguments.steps,
         batch_size=BATCH_SIZE,
-        lr=1e-3,
+        lr=arguments.lr,
         pretrain=0.0,
         kl_warmup=0.3,
         num_samples=NUM_SAMPLES,
@@ -136,6 +136,7 @@ def row(
         "data": "mnist",
         "seed": arguments.seed,
         "size": arguments.size,
+        "lr": arguments.lr,
         "steps": len(fitted.losses),
         "parent error %": parent_error,
         "posterior error %": 100 * (1 - posterior["accuracy"]),
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("--size", choices=["learned", "fitted"], default="learned")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=9000, help="469 are one epoch")
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--parent-steps", type=int, default=4690)
     parser.add_argument("--folder", type=Path, default=Path("runs/quantized"))
     arguments = parser.parse_args()
@@ -173,17 +175,16 @@ def main() -> None:
         arguments.parent_steps,
         folder / "parent.safetensors",
     )
-    run = folder / arguments.size
+    run = folder / f"{arguments.size}_{arguments.lr:g}_{arguments.steps}"
     run.mkdir(exist_ok=True)
-    seed, size = arguments.seed, arguments.size
-    fitted = quantized_fit(dataset, parent, size, seed, arguments.steps, run)
+    fitted = quantized_fit(dataset, parent, arguments, run)
     found = row(fitted, parent, dataset, arguments)
     table = pd.DataFrame([found])
     print(table.T.to_string(), f"\n{time.monotonic() - started:.0f} seconds in all", flush=True)
     path = RESULTS / "quantized.csv"
     if path.exists():
         before = pd.read_csv(path)
-        keys = ["network", "seed", "size"]
+        keys = ["network", "seed", "size", "lr", "steps"]
         same = (before[keys] == table.loc[0, keys]).all(axis=1)
         table = pd.concat([before[~same], table]).sort_values(keys)
     table.round(4).to_csv(path, index=False)
