@@ -27,9 +27,11 @@ class Quantized(MeanField):
     Parameters
     ----------
     program
-        Pyro program with one site, the weights.
+        Pyro program with one site, ``{slot}_base``.
     slot
-        Name of that site.
+        Name of the weight tensor.
+    codebook
+        Code words of the site.
     init, init_scale
         As for `MeanField`; the scale is the one at the published codebook.
 
@@ -38,34 +40,46 @@ class Quantized(MeanField):
     Achterhold, Köhler, Schmeink and Genewein (2018), *Variational Network Quantization*.
     """
 
+    codebook: Tensor
+
     def __init__(
-        self, program: Callable[..., Any], *, slot: str, init: Tensor, init_scale: float
+        self,
+        program: Callable[..., Any],
+        *,
+        slot: str,
+        codebook: Tensor,
+        init: Tensor,
+        init_scale: float,
     ) -> None:
-        super().__init__(program, init={slot: init}, init_scale=init_scale)
-        self.slot, self.init_scale = slot, init_scale
+        self.site, self.init_scale = f"{slot}_base", init_scale
+        super().__init__(program, init={self.site: init}, init_scale=init_scale)
+        self.register_buffer("codebook", codebook.clone())
 
     @property
     def weights(self) -> SitePosterior:
         """Location and log scale of the weights."""
-        return self[self.slot]
+        return self[self.site]
 
     @torch.no_grad()
-    def restart(self, codebook: Tensor) -> None:
+    def restart(self) -> None:
         """Widen the posterior of pretrained weights to its start, and move them into range."""
-        self.weights.log_scale.copy_(math.log(self.init_scale) + _log_stretch(codebook))
-        self.constrain(codebook)
+        self.weights.log_scale.copy_(math.log(self.init_scale) + self._log_stretch())
+        self.constrain()
 
     @torch.no_grad()
-    def constrain(self, codebook: Tensor) -> None:
+    def constrain(self) -> None:
         """Move location and scale to the nearest values that are allowed."""
         loc, log_scale = self.weights.loc, self.weights.log_scale
-        low, high = (0.5 * bound + _log_stretch(codebook) for bound in LOG_VARIANCE)
+        low, high = (0.5 * bound + self._log_stretch() for bound in LOG_VARIANCE)
         torch.clamp(log_scale, low, high, out=log_scale)
         beyond = (log_scale - PRUNED_LOG_ALPHA / 2).exp_()
-        torch.clamp(loc, codebook.min() - beyond, codebook.max() + beyond, out=loc)
+        torch.clamp(loc, self.codebook.min() - beyond, self.codebook.max() + beyond, out=loc)
+
+    def _log_stretch(self) -> Tensor:
+        return (self.codebook.sort().values.diff().min() / REFERENCE_GAP).log()
 
     @torch.no_grad()
-    def quantized(self, codebook: Tensor) -> Tensor:
+    def quantized(self) -> Tensor:
         r"""Return the code word of every weight.
 
         Zero where :math:`\log(\sigma^2 / \theta^2) \ge 3`; elsewhere the nearest one, which is the
@@ -73,7 +87,8 @@ class Quantized(MeanField):
         """
         loc, log_scale = self.weights.loc, self.weights.log_scale
         pruned = loc.abs() <= (log_scale - PRUNED_LOG_ALPHA / 2).exp()
-        return torch.where(pruned, torch.zeros_like(loc), codebook[nearest(loc, codebook)])
+        words = self.codebook[nearest(loc, self.codebook)]
+        return torch.where(pruned, torch.zeros_like(loc), words)
 
 
 def nearest(values: Tensor, codebook: Tensor) -> Tensor:
@@ -94,7 +109,3 @@ def fitted_size(values: Tensor, words: Tensor, *, num_rounds: int = 30) -> Tenso
         square = chosen.square().sum()
         size = torch.where(square > 0, (values * chosen).sum() / square, size)
     return torch.where(size > 0, size, torch.ones_like(size))
-
-
-def _log_stretch(codebook: Tensor) -> Tensor:
-    return (codebook.sort().values.diff().min() / REFERENCE_GAP).log()

@@ -120,5 +120,5 @@ def test_near_a_code_word_the_proper_posterior_is_where_the_fit_quantizes_to():
             priors={"weight": "Quantizing([-0.2, 0, 0.2])"},
         )
         guide = model.guide(init_scale=0.01)
-        codes = guide["weight"].quantized(model.program("weight").codebook())
+        codes = model.program("weight").quantized(guide["weight"])
         assert float(codes) == word

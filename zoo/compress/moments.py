@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,16 +29,8 @@ class MomentGuide(Protocol):
 class CodebookProgram(Protocol):
     """A prior whose weights end up on code words."""
 
-    def codebook(self) -> Tensor:
-        """Return the code words."""
-
-
-@runtime_checkable
-class CodebookGuide(Protocol):
-    """A guide that replaces weights by code words."""
-
-    def quantized(self, codebook: Tensor) -> Tensor:
-        """Return the code word of every weight."""
+    def quantized(self, part: Any) -> Tensor:
+        """Return the code word of every weight of the guide of the slot."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +81,8 @@ def slot_moments(model: BNN, guide: Guide, *, seed: int) -> SlotMoments:
 
 def _code_words(model: BNN, name: str, parts: Mapping[str, object]) -> Tensor | None:
     program: object = model.programs[module_key(name)]
-    part = parts.get(name)
-    if isinstance(program, CodebookProgram) and isinstance(part, CodebookGuide):
-        return part.quantized(program.codebook())
+    if name in parts and isinstance(program, CodebookProgram):
+        return program.quantized(parts[name])
     return None
 
 

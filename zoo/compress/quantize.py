@@ -84,7 +84,7 @@ def quantized_view(model: BNN, guide: Guide) -> QuantizedView | None:
         program = model.program(name)
         if isinstance(program, QuantizingProgram) and isinstance(part, Quantized):
             codebooks[name] = program.codebook().detach().clone()
-            codes[name] = part.quantized(codebooks[name])
+            codes[name] = program.quantized(part).detach()
     if not codes:
         return None
     sites = {name: value.unsqueeze(0) for name, value in guide.medians().items()}

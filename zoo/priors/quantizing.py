@@ -10,17 +10,14 @@ from torch import Tensor, nn
 
 import zoo.distributions as densities
 from guides.base import Guide
-from guides.quantized import Quantized, fitted_size
+from guides.quantized import REFERENCE_GAP, Quantized, fitted_size
 from zoo.errors import PriorError
 from zoo.priors.program import Program, constant
 from zoo.priors.structured import StructuredPrior, structured
 from zoo.slots import Slot
 
-#: Change of the log size per unit of its parameter. An optimizer then moves a code word of 0.2 by a
-#: hundredth of what it moves a weight by, which is the published ratio of the learning rates.
-SLOWNESS = 0.05
 #: A learned codebook does not shrink below a quarter of its start (published: from 0.2 to 0.05).
-SMALLEST_LOG_SIZE = math.log(0.25)
+SMALLEST_GROWTH = math.log(0.25)
 
 
 @structured
@@ -61,39 +58,62 @@ class Quantizing(StructuredPrior):
             ) from None
 
     def program(self, slot: Slot) -> "QuantizingProgram":
-        """Return the program with one site, the weights."""
+        """Return the program with one site, the weights in units of the codebook."""
         return QuantizingProgram(slot, self)
 
     def guide(self, slot: Slot, program: Program, init_scale: float) -> Quantized:
         """Gaussian weights that stay near the codebook."""
-        return Quantized(program, slot=slot.name, init=slot.value, init_scale=init_scale)
+        assert isinstance(program, QuantizingProgram)
+        return Quantized(
+            program,
+            slot=slot.name,
+            codebook=program.words,
+            init=slot.value / program.unit,
+            init_scale=init_scale,
+        )
 
 
 class QuantizingProgram(Program):
-    """Pyro program of `Quantizing` for one slot."""
+    r"""Pyro program of `Quantizing` for one slot, :math:`w_{ij} = s \tilde w_{ij}`.
+
+    The site is :math:`\tilde w`, whose code words are at the published distance of 0.2 for every
+    codebook; the divergence does not depend on :math:`s`. A step of the optimizer is then the same
+    share of a codebook in every layer, and weights that have found their code word stay on it when
+    :math:`s` changes, so that it can be learned as fast as they are. In coordinates of the weights
+    themselves, as published, it has to be a hundred times slower.
+    """
 
     is_constrained = True
     words: Tensor
-    size: Tensor
+    unit: Tensor
 
     def __init__(self, slot: Slot, prior: Quantizing) -> None:
         super().__init__(slot)
+        given = constant(prior.codebook, slot.value)
+        gap = given.sort().values.diff().min()
+        self.register_buffer("words", given * (REFERENCE_GAP / gap))
         self.is_fitted = prior.size == "fitted"
-        self.register_buffer("words", constant(prior.codebook, slot.value))
-        self.register_buffer("size", slot.value.new_ones(()))
-        self.growth = None if prior.size == "fixed" else nn.Parameter(slot.value.new_zeros(()))
+        # Weights that a codebook is yet to be fitted to are in their own units.
+        self.register_buffer("unit", torch.ones_like(gap) if self.is_fitted else gap / REFERENCE_GAP)
+        self.growth = None if prior.size == "fixed" else nn.Parameter(torch.zeros_like(gap))
+
+    def size(self) -> Tensor:
+        """Return what the weights of the site are multiplied by."""
+        return self.unit if self.growth is None else self.unit * self.growth.exp()
 
     def codebook(self) -> Tensor:
         """Return the code words in use."""
-        if self.growth is None:
-            return self.words
-        return self.words * (self.size * (SLOWNESS * self.growth).exp())
+        return self.words * self.size()
 
     def forward(self) -> Tensor:
         """Sample the weights."""
-        prior = densities.Quantizing(self.codebook()).expand(self.slot_shape)
-        value: Tensor = pyro.sample(self.slot_name, prior.to_event(len(self.slot_shape)))
-        return value
+        prior = densities.Quantizing(self.words).expand(self.slot_shape)
+        base = pyro.sample(f"{self.slot_name}_base", prior.to_event(len(self.slot_shape)))
+        return self.named(base * self.size())
+
+    def quantized(self, part: Quantized) -> Tensor:
+        """Return the code word of every weight."""
+        return part.quantized() * self.size()
 
     @torch.no_grad()
     def start(self, part: Guide) -> None:
@@ -101,13 +121,16 @@ class QuantizingProgram(Program):
         if not isinstance(part, Quantized):
             return
         if self.is_fitted:
-            self.size.copy_(fitted_size(part.weights.loc, self.words))
-        part.restart(self.codebook())
+            weights = part.weights.loc * self.size()
+            self.unit.copy_(fitted_size(weights, self.words))
+            self.growth.zero_()
+            part.weights.loc.copy_(weights / self.unit)
+        part.restart()
 
     @torch.no_grad()
     def constrain(self, part: Guide) -> None:
         """Keep the codebook from collapsing, and the weights in its range."""
         if self.growth is not None:
-            self.growth.clamp_(min=SMALLEST_LOG_SIZE / SLOWNESS)
+            self.growth.clamp_(min=SMALLEST_GROWTH)
         if isinstance(part, Quantized):
-            part.constrain(self.codebook())
+            part.constrain()

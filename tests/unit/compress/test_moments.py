@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import zoo
-from guides.mean_field import MeanField
 from zoo.compress.moments import slot_moments
 from zoo.nets import mlp
 
@@ -50,13 +49,12 @@ def test_weights_with_a_codebook_become_code_words(monkeypatch):
     guide = model.guide(init_scale=0.01)
     words = torch.tensor([-0.2, 0.0, 0.2])
 
-    def quantized(self, codebook):
-        loc = self[self.names[0]].loc
-        return codebook[(loc.unsqueeze(-1) - codebook).abs().argmin(-1)]
+    def quantized(self, part):
+        loc = part[part.names[0]].loc
+        return words[(loc.unsqueeze(-1) - words).abs().argmin(-1)]
 
-    monkeypatch.setattr(MeanField, "quantized", quantized, raising=False)
     program = model.programs["@0/weight"]
-    monkeypatch.setattr(type(program), "codebook", lambda self: words, raising=False)
+    monkeypatch.setattr(type(program), "quantized", quantized, raising=False)
     found = slot_moments(model, guide, seed=0)
     assert set(found.means["0.weight"].flatten().tolist()) <= set(words.double().tolist())
     assert "0.weight" not in found.variances

@@ -16,30 +16,30 @@ def posterior(loc, scale, codebook=TERNARY):
     words = torch.tensor(codebook)
 
     def program():
-        return pyro.sample("w", Quantizing(words).expand([len(loc)]).to_event(1))
+        return pyro.sample("w_base", Quantizing(words).expand([len(loc)]).to_event(1))
 
-    guide = Quantized(program, slot="w", init=torch.tensor(loc), init_scale=0.01)
+    guide = Quantized(program, slot="w", codebook=words, init=torch.tensor(loc), init_scale=0.01)
     with torch.no_grad():
         guide.weights.log_scale.copy_(torch.tensor(scale).log())
-    return guide, words
+    return guide
 
 
 @pytest.mark.parametrize("stretch", [1.0, 0.1, 7.0])
 def test_a_weight_becomes_zero_or_its_nearest_code_word(stretch):
     # The fourth is nearest to 0.2, but its log alpha is 2 log(0.9 / 0.15) = 3.6; the fifth has 2.9.
     loc, scale = [0.19, -0.5, 0.08, 0.15, 0.15, -0.11], [0.01, 0.01, 0.01, 0.9, 0.64, 0.01]
-    guide, words = posterior(
+    guide = posterior(
         [stretch * x for x in loc], [stretch * x for x in scale], [stretch * c for c in TERNARY]
     )
     expected = stretch * torch.tensor([0.2, -0.2, 0.0, 0.0, 0.2, -0.2])
-    torch.testing.assert_close(guide.quantized(words), expected)
+    torch.testing.assert_close(guide.quantized(), expected)
 
 
 def test_pruning_is_where_the_log_of_alpha_reaches_three():
     sigma = 0.5
     edge = sigma * math.exp(-1.5)
-    guide, words = posterior([edge * 0.999, edge * 1.001], [sigma, sigma], [-0.1, 0.0, 0.1])
-    assert guide.quantized(words).tolist() == [0.0, 0.1]
+    guide = posterior([edge * 0.999, edge * 1.001], [sigma, sigma], [-0.1, 0.0, 0.1])
+    assert guide.quantized().tolist() == [0.0, 0.1]
 
 
 def test_the_assignment_has_the_largest_density_of_the_posterior():
@@ -52,8 +52,8 @@ def test_the_assignment_has_the_largest_density_of_the_posterior():
 @pytest.mark.parametrize("size", [0.2, 0.02])
 def test_location_and_scale_stay_in_the_published_range(size):
     stretch = size / 0.2
-    guide, words = posterior([3.0, -3.0, 0.01], [1e-9, 1e9, 0.05], [-size, 0.0, size])
-    guide.constrain(words)
+    guide = posterior([3.0, -3.0, 0.01], [1e-9, 1e9, 0.05], [-size, 0.0, size])
+    guide.constrain()
     scale = guide.weights.log_scale.detach().exp() / stretch
     # log variances of -10 and 1 at a codebook of 0.2
     smallest, largest = math.exp(-5.0), math.exp(0.5)
@@ -67,8 +67,8 @@ def test_location_and_scale_stay_in_the_published_range(size):
 
 
 def test_restart_puts_the_scale_of_the_start_relative_to_the_codebook():
-    guide, words = posterior([0.0, 1.0], [1e-6, 1e-6], [-0.4, 0.0, 0.4])
-    guide.restart(words)
+    guide = posterior([0.0, 1.0], [1e-6, 1e-6], [-0.4, 0.0, 0.4])
+    guide.restart()
     torch.testing.assert_close(guide.weights.log_scale.detach().exp(), torch.full((2,), 0.02))
     assert guide.weights.loc.detach().max() < 0.41
 

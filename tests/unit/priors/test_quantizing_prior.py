@@ -1,15 +1,19 @@
 """The prior with a codebook: fixed, learned, fitted."""
 
+import math
+
 import pyro.poutine as poutine
 import pytest
 import torch
 from torch import nn
+from torch.distributions import kl_divergence
 
 import zoo
-from zoo.infer.objective import total_divergence
+from zoo.distributions import Quantizing
+from zoo.infer.objective import Objective
 from zoo.infer.svi import SVI
 from zoo.priors import Prior
-from zoo.priors.quantizing import SLOWNESS, QuantizingProgram
+from zoo.priors.quantizing import QuantizingProgram
 from zoo.registry import Recipe
 
 pytestmark = pytest.mark.usefixtures("double_precision", "module_local_params")
@@ -49,29 +53,65 @@ def test_a_fixed_codebook_stays_and_a_learned_one_moves():
         assert words[2] == -words[0]
 
 
-def test_one_step_moves_a_code_word_a_hundredth_of_a_weight():
-    # The first step of Adam moves every parameter by the learning rate.
-    model = model_with("Quantizing([-0.2, 0, 0.2], size=learned)")
-    trained(model, model.guide(init_scale=0.01), num_steps=1, lr=1e-3, kl_warmup=0.0)
-    moved = abs(float(model.program("0.weight").codebook()[2].detach()) - 0.2)
-    assert moved == pytest.approx(0.01 * 1e-3, rel=1e-3)
-
-
-def test_the_size_has_the_gradient_of_the_divergence():
-    model = model_with("Quantizing([-0.2, 0, 0.2], size=learned)")
-    guide = model.guide(init_scale=0.02)
-    program = model.program("0.weight")
-
-    def divergence(growth):
+def test_the_divergence_does_not_depend_on_the_size_of_the_codebook():
+    # The published objective in other coordinates: KL(s θ, s σ; s c) = KL(θ, σ; c).
+    divergences = []
+    for words in ("[-0.2, 0, 0.2]", "[-0.6, 0, 0.6]"):
+        model = model_with(f"Quantizing({words}, size=learned)")
+        guide = model.guide(init_scale=0.02)
+        part, program = guide["0.weight"], model.program("0.weight")
         with torch.no_grad():
-            program.growth.fill_(growth)
-        return total_divergence(model, guide)
+            size = float(words[2:5]) / 0.2
+            part.weights.loc.copy_(torch.linspace(-0.3, 0.3, 24).reshape(8, 3))
+            normal = torch.distributions.Normal(size * part.weights.loc, torch.tensor(size * 0.02))
+            expected = kl_divergence(normal, Quantizing(program.codebook())).sum()
+        trace = poutine.trace(guide).get_trace()
+        site = poutine.trace(poutine.replay(program, trace=trace)).get_trace().nodes["0.weight_base"]
+        found = kl_divergence(trace.nodes["0.weight_base"]["fn"], site["fn"]).sum()
+        torch.testing.assert_close(found, expected)
+        divergences.append(found)
+    torch.testing.assert_close(*divergences)
 
-    trace = poutine.trace(guide).get_trace()
-    prior = poutine.trace(poutine.replay(program, trace=trace)).get_trace().nodes["0.weight"]["fn"]
-    torch.distributions.kl_divergence(trace.nodes["0.weight"]["fn"], prior).sum().backward()
-    numeric = (divergence(1e-4) - divergence(-1e-4)) / 2e-4
-    assert float(program.growth.grad) == pytest.approx(numeric, rel=1e-5)
+
+def test_weights_stay_on_their_code_words_when_the_codebook_grows():
+    model = model_with("Quantizing([-0.2, 0, 0.2], size=learned)")
+    part, program = model.guide(init_scale=0.02)["0.weight"], model.program("0.weight")
+    before = program.quantized(part).detach()
+    with torch.no_grad():
+        program.growth.fill_(0.5)
+    torch.testing.assert_close(program.quantized(part).detach(), before * math.exp(0.5))
+    torch.testing.assert_close(program.codebook().detach()[2], torch.tensor(0.2 * math.exp(0.5)))
+
+
+def test_the_size_has_the_gradient_of_the_likelihood():
+    # w = s w̃: the derivative by log s is that by every weight, times the weight.
+    model = model_with("Quantizing([-0.2, 0, 0.2], size=learned)")
+    guide = model.guide(init_scale=1e-9)
+    objective = Objective(model, guide, validate=False)
+    x = torch.randn(40, 3)
+    growth = model.program("0.weight").growth
+
+    def loss(value):
+        with torch.no_grad():
+            growth.fill_(value)
+        torch.manual_seed(0)
+        return objective(x, (x[:, 0] > 0).long())
+
+    numeric = float((loss(1e-4) - loss(-1e-4)).detach()) / 2e-4
+    loss(0.0).backward()
+    assert float(growth.grad) == pytest.approx(numeric, rel=1e-5)
+    assert abs(numeric) > 0.1
+
+
+def test_fitting_leaves_the_weights_where_they_are():
+    model = model_with("Quantizing([-1, 0, 1], size=fitted)", method="quantized")
+    part, program = model.guide(init_scale=0.0183)["0.weight"], model.program("0.weight")
+    before = part.weights.loc.detach() * program.size().detach()
+    program.start(part)
+    after = part.weights.loc.detach() * program.size().detach()
+    # The largest are moved to the outer code words, and no further than sds beyond.
+    edge = program.codebook().detach().max() * (1 + 0.0183 * math.exp(-1.5) / 0.2)
+    torch.testing.assert_close(after, before.clamp(-edge, edge))
 
 
 def test_fitting_happens_once_where_pretraining_ends():
@@ -85,7 +125,7 @@ def test_fitting_happens_once_where_pretraining_ends():
     svi.run(
         checkpoint_every=1,
         on_checkpoint=lambda svi: seen.append(
-            (float(program.size), float(svi.objective.kl_weight))
+            (float(program.unit), float(svi.objective.kl_weight))
         ),
     )
     starts, weights = zip(*seen[:20], strict=True)
@@ -102,7 +142,6 @@ def test_a_codebook_does_not_collapse():
         program.growth.fill_(-1e6)
     program.constrain(object())
     torch.testing.assert_close(program.codebook().detach()[2], torch.tensor(0.05))
-    assert SLOWNESS * 0.2 == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("step", [9, 10, 11])
