@@ -1,9 +1,9 @@
 """LeNets on MNIST with ternary weights, beside the networks that they were made from.
 
-``python -m benchmarks.quantized [--network lenet5] [--seed 0] [--steps 9000]``. MNIST comes
-from ``ZOO_DATA``. Code words start at 0.2, as published, or with ``--size fitted`` where they are
-nearest to the weights of the parent, which is the default of the method. The parent is trained as a
-point by plain PyTorch; the method ``quantized`` starts from it. Both are kept in the folder,
+``python -m benchmarks.quantized [--network lenet5] [--seed 0] [--steps 18760]``. MNIST comes
+from ``ZOO_DATA``. Code words start where they are nearest to the weights of the parent, which is
+the default of the method, or with ``--size learned`` at 0.2, as published. The parent is trained as
+a point by plain PyTorch; the method ``quantized`` starts from it. Both are kept in the folder,
 checkpoints included, so that a run which was stopped goes on where it was. Progress is printed; the
 result is a row of ``benchmarks/results/quantized.csv``.
 """
@@ -31,7 +31,9 @@ from zoo.nets import build_net
 from zoo.store import RunDirectory
 
 RESULTS = Path(__file__).parent / "results"
-BATCH_SIZE = 128
+PARENT_BATCH_SIZE = 128
+#: What identifies a row.
+KEYS = ["network", "seed", "size", "max sd", "KL warm-up", "lr", "batch size", "steps"]
 #: Posterior draws behind the error of the continuous posterior.
 NUM_SAMPLES = 10
 
@@ -56,7 +58,7 @@ def parent_network(
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, num_steps)
     for step in range(num_steps):
-        rows = torch.randint(len(x), (BATCH_SIZE,))
+        rows = torch.randint(len(x), (PARENT_BATCH_SIZE,))
         optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(net(x[rows]), y[rows]).backward()
         optimizer.step()
@@ -71,16 +73,19 @@ def quantized_fit(
     dataset: Dataset, parent: nn.Module, arguments: argparse.Namespace, folder: Path
 ) -> Fit:
     """Train the method from a parent, from its last checkpoint if there is one."""
+    bound = "" if arguments.max_sd is None else f", max_sd={arguments.max_sd:g}"
     config = make_config(
         method="quantized",
         net=None,
-        priors={"*weight": f"Quantizing(codebook=[-0.2, 0, 0.2], size={arguments.size})"},
+        priors={"*weight": f"Quantizing(codebook=[-0.2, 0, 0.2], size={arguments.size}{bound})"},
         seed=arguments.seed,
         num_steps=arguments.steps,
-        batch_size=BATCH_SIZE,
+        batch_size=arguments.batch_size,
         lr=arguments.lr,
         pretrain=0.0,
-        kl_warmup=0.3,
+        kl_warmup=arguments.kl_warmup,
+        # Rows of noise of their own: with one draw of all weights per batch a LeNet-5 drowns in it.
+        estimator="local",
         num_samples=NUM_SAMPLES,
         num_threads=1,
         compile="inductor",
@@ -136,8 +141,12 @@ def row(
         "data": "mnist",
         "seed": arguments.seed,
         "size": arguments.size,
+        "max sd": "" if arguments.max_sd is None else f"{arguments.max_sd:g}",
+        "KL warm-up": arguments.kl_warmup,
         "lr": arguments.lr,
+        "batch size": arguments.batch_size,
         "steps": len(fitted.losses),
+        "epochs": round(len(fitted.losses) * arguments.batch_size / len(dataset.X_train)),
         "parent error %": parent_error,
         "posterior error %": 100 * (1 - posterior["accuracy"]),
         "posterior nll": posterior["nll"],
@@ -156,10 +165,13 @@ def row(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", choices=["lenet300", "lenet5"], default="lenet300")
-    parser.add_argument("--size", choices=["learned", "fitted"], default="learned")
+    parser.add_argument("--size", choices=["learned", "fitted"], default="fitted")
+    parser.add_argument("--max-sd", type=float, help="bound of the sds, in distances of code words")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=9000, help="469 are one epoch")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--steps", type=int, default=18_760, help="469 of 128 rows are one epoch")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--kl-warmup", type=float, default=0.3)
+    parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--parent-steps", type=int, default=4690)
     parser.add_argument("--folder", type=Path, default=Path("runs/quantized"))
     arguments = parser.parse_args()
@@ -175,7 +187,8 @@ def main() -> None:
         arguments.parent_steps,
         folder / "parent.safetensors",
     )
-    run = folder / f"{arguments.size}_{arguments.lr:g}_{arguments.steps}"
+    setting = (arguments.size, arguments.max_sd, arguments.kl_warmup, arguments.lr)
+    run = folder / "_".join(map(str, (*setting, arguments.batch_size, arguments.steps)))
     run.mkdir(exist_ok=True)
     fitted = quantized_fit(dataset, parent, arguments, run)
     found = row(fitted, parent, dataset, arguments)
@@ -183,10 +196,9 @@ def main() -> None:
     print(table.T.to_string(), f"\n{time.monotonic() - started:.0f} seconds in all", flush=True)
     path = RESULTS / "quantized.csv"
     if path.exists():
-        before = pd.read_csv(path)
-        keys = ["network", "seed", "size", "lr", "steps"]
-        same = (before[keys] == table.loc[0, keys]).all(axis=1)
-        table = pd.concat([before[~same], table]).sort_values(keys)
+        before = pd.read_csv(path, dtype={"max sd": str}).fillna({"max sd": ""})
+        same = (before[KEYS] == table.loc[0, KEYS]).all(axis=1)
+        table = pd.concat([before[~same], table]).sort_values(KEYS)
     table.round(4).to_csv(path, index=False)
 
 

@@ -1,8 +1,8 @@
 """Networks that see pixels from 0 to 1, for ``--net module:benchmarks/unit_pixels.py:lenet_fc``.
 
-The images of the zoo have pixels from -1 to 1, so an empty border has the value -1 and adds to every
-sum. With noise on inputs that matters: a pixel that is always empty can be noise without a price only
-where empty means zero, as in the published experiments of structured Bayesian pruning.
+The images of the zoo have pixels from -1 to 1, so an empty border has the value -1 and adds to
+every sum. With noise on inputs that matters: a pixel that is always empty can be noise without a
+price only where empty means zero, as in the published experiments of structured Bayesian pruning.
 """
 
 from torch import Tensor, nn

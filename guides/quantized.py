@@ -34,6 +34,9 @@ class Quantized(MeanField):
         Code words of the site.
     init, init_scale
         As for `MeanField`; the scale is the one at the published codebook.
+    max_sd
+        Largest :math:`\sigma`, as a share of the smallest distance between code words; None for
+        the published bound.
 
     References
     ----------
@@ -50,8 +53,13 @@ class Quantized(MeanField):
         codebook: Tensor,
         init: Tensor,
         init_scale: float,
+        max_sd: float | None = None,
     ) -> None:
         self.site, self.init_scale = f"{slot}_base", init_scale
+        low, high = (0.5 * bound for bound in LOG_VARIANCE)
+        if max_sd is not None:
+            high = min(high, math.log(max_sd * REFERENCE_GAP))
+        self.log_scale_bounds = (min(low, high), high)
         super().__init__(program, init={self.site: init}, init_scale=init_scale)
         self.register_buffer("codebook", codebook.clone())
 
@@ -70,7 +78,7 @@ class Quantized(MeanField):
     def constrain(self) -> None:
         """Move location and scale to the nearest values that are allowed."""
         loc, log_scale = self.weights.loc, self.weights.log_scale
-        low, high = (0.5 * bound + self._log_stretch() for bound in LOG_VARIANCE)
+        low, high = (bound + self._log_stretch() for bound in self.log_scale_bounds)
         torch.clamp(log_scale, low, high, out=log_scale)
         beyond = (log_scale - PRUNED_LOG_ALPHA / 2).exp_()
         torch.clamp(loc, self.codebook.min() - beyond, self.codebook.max() + beyond, out=loc)

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pyro
 import torch
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 import zoo.distributions as densities
 from guides.base import Guide
@@ -38,6 +39,10 @@ class Quantizing(StructuredPrior):
         ``fixed``: :math:`s = 1`. ``learned``: it starts at one and is trained with the weights.
         ``fitted``: it starts where the code words are nearest to the pretrained weights, and is
         trained.
+    max_sd
+        Bound of the posterior standard deviations, as a share of the smallest distance between code
+        words. Without one the divergence buys noise where it should move weights, and a
+        convolutional network can drown in it. The published bound is 8.
 
     References
     ----------
@@ -46,6 +51,11 @@ class Quantizing(StructuredPrior):
 
     codebook: tuple[float, ...] = (-0.2, 0.0, 0.2)
     size: Literal["fixed", "learned", "fitted"] = "fixed"
+    max_sd: float | None = None
+
+    ranges: ClassVar[dict[str, constraints.Constraint]] = {
+        "max_sd": constraints.interval(1e-6, 1e6)
+    }
 
     def __post_init__(self) -> None:
         try:
@@ -70,6 +80,7 @@ class Quantizing(StructuredPrior):
             codebook=program.words,
             init=slot.value / program.unit,
             init_scale=init_scale,
+            max_sd=self.max_sd,
         )
 
 
@@ -94,7 +105,9 @@ class QuantizingProgram(Program):
         self.register_buffer("words", given * (REFERENCE_GAP / gap))
         self.is_fitted = prior.size == "fitted"
         # Weights that a codebook is yet to be fitted to are in their own units.
-        self.register_buffer("unit", torch.ones_like(gap) if self.is_fitted else gap / REFERENCE_GAP)
+        self.register_buffer(
+            "unit", torch.ones_like(gap) if self.is_fitted else gap / REFERENCE_GAP
+        )
         self.growth = None if prior.size == "fixed" else nn.Parameter(torch.zeros_like(gap))
 
     def size(self) -> Tensor:
@@ -120,7 +133,7 @@ class QuantizingProgram(Program):
         """Fit the size of the codebook to pretrained weights, and let their posterior start."""
         if not isinstance(part, Quantized):
             return
-        if self.is_fitted:
+        if self.is_fitted and self.growth is not None:
             weights = part.weights.loc * self.size()
             self.unit.copy_(fitted_size(weights, self.words))
             self.growth.zero_()

@@ -66,7 +66,9 @@ def test_the_divergence_does_not_depend_on_the_size_of_the_codebook():
             normal = torch.distributions.Normal(size * part.weights.loc, torch.tensor(size * 0.02))
             expected = kl_divergence(normal, Quantizing(program.codebook())).sum()
         trace = poutine.trace(guide).get_trace()
-        site = poutine.trace(poutine.replay(program, trace=trace)).get_trace().nodes["0.weight_base"]
+        site = (
+            poutine.trace(poutine.replay(program, trace=trace)).get_trace().nodes["0.weight_base"]
+        )
         found = kl_divergence(trace.nodes["0.weight_base"]["fn"], site["fn"]).sum()
         torch.testing.assert_close(found, expected)
         divergences.append(found)
@@ -101,6 +103,15 @@ def test_the_size_has_the_gradient_of_the_likelihood():
     loss(0.0).backward()
     assert float(growth.grad) == pytest.approx(numeric, rel=1e-5)
     assert abs(numeric) > 0.1
+
+
+def test_the_bound_of_the_sds_is_a_share_of_the_distance_between_code_words():
+    model = model_with("Quantizing([-3, 0, 3], size=learned, max_sd=0.1)")
+    guide = model.guide(init_scale=0.05)
+    part, program = guide["0.weight"], model.program("0.weight")
+    program.constrain(part)
+    sds = part.weights.log_scale.detach().exp() * program.size().detach()
+    torch.testing.assert_close(sds, torch.full_like(sds, 0.3))
 
 
 def test_fitting_leaves_the_weights_where_they_are():
