@@ -225,16 +225,18 @@ def choose_estimator(
 ) -> Literal["local", "weights"]:
     """Decide what a step samples: the outputs of layers, or their weights.
 
-    Outputs give gradients of lower variance; on convolutions they cost twice the time. A network
-    that uses a weight twice needs the weights themselves.
+    Outputs give gradients of lower variance; on convolutions they cost twice the time, so there the
+    method decides. A network that uses a weight twice needs the weights themselves.
     """
-    if wanted == "weights" or (wanted == "auto" and assembly.model.has_random_convolutions):
+    if wanted == "auto" and assembly.model.has_random_convolutions:
+        wanted = assembly.entry.convolutions
+    if wanted == "weights":
         return "weights"
     try:
         with torch.no_grad(), torch.random.fork_rng():
             Objective(assembly.model.eval(), assembly.guide, local=True, validate=False)(x, y)
     except LazyReuseError as error:
-        if wanted == "local":
+        if assembly.config.estimator == "local":
             raise ConfigError(f"the estimator 'local' cannot be used: {error}") from None
         return "weights"
     return "local"
