@@ -15,12 +15,16 @@ them it is approximated by windows :math:`\Omega(t) = e^{-t^2 / 2\tau^2}`, :math
     \mathrm{KL}_{LU}(\theta - s c_k, \sigma)
     + \Bigl[1 - \sum_{k: c_k \ne 0} \Omega(\theta - s c_k)\Bigr] \mathrm{KL}_{LU}(\theta, \sigma)
 
-The network is pretrained without the divergence. Then :math:`a` is put where the code words are
-nearest to the weights of each layer, the weight of the divergence rises to one, and :math:`a` is
-trained with the rest, a hundred times slower. After the fit a weight with
-:math:`\log(\sigma^2 / \theta^2) \ge 3` becomes zero and any other its nearest code word:
-``Fit.quantize()`` returns that network, and its scores stand beside those of the continuous one.
-Biases have standard normal priors and keep their precision.
+The site is :math:`w / s`, whose code words do not move, so the divergence does not depend on
+:math:`s` and the likelihood alone decides it. These are other coordinates of the published
+objective: a weight that has found its code word stays on it while :math:`s` changes, and :math:`s`
+is learned as fast as the weights, where the published recipe has it a hundred times slower.
+
+The network is pretrained without the divergence. Then :math:`s` is put where the code words are
+nearest to the weights of each layer, and the weight of the divergence rises to one. After the fit a
+weight with :math:`\log(\sigma^2 / \theta^2) \ge 3` becomes zero and any other its nearest code
+word: ``Fit.quantize()`` returns that network, and its scores stand beside those of the continuous
+one. Biases have standard normal priors and keep their precision.
 
 Use it to store a network in two bits per weight, or to see how much precision it needs. Another
 codebook is one prior away: ``--prior '*.weight=Quantizing([-2, -1, 0, 1, 2], size=fitted)'`` fits
