@@ -27,6 +27,7 @@ from zoo.priors import (
     Program,
     build_guide,
     build_program,
+    is_improper,
     proper_counterpart,
     resolve_priors,
 )
@@ -203,7 +204,7 @@ class BNN(nn.Module):
         Not so with divergences from improper priors, nor where a prior weighs its divergence.
         """
         return all(
-            proper_counterpart(prior) is None and prior.arguments.get("kl_scale", 1.0) == 1.0
+            not is_improper(prior) and prior.arguments.get("kl_scale", 1.0) == 1.0
             for prior in self.priors.values()
         )
 

@@ -25,6 +25,9 @@ def test_a_bound_on_the_evidence_agrees_with_densities(method):
     ("method", "options"),
     [
         ("sparse_vd", {}),
+        ("group_normal_jeffreys", {}),
+        ("variational_dropout", {}),
+        ("quantized", {}),
         ("laplace", {}),
         ("hypernetwork", {}),
         ("mean_field", {"validation_fraction": 0.2}),

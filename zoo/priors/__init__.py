@@ -43,6 +43,7 @@ __all__ = [
     "TruncatedNormalJeffreys",
     "build_guide",
     "build_program",
+    "is_improper",
     "parse_priors",
     "proper_counterpart",
     "resolve_priors",
@@ -128,6 +129,11 @@ def _is_inside(support: constraints.Constraint, value: torch.Tensor) -> bool:
     bounds = [getattr(support, name, None) for name in ("lower_bound", "upper_bound")]
     at_border = any(bool((value == bound).any()) for bound in bounds if bound is not None)
     return bool(support.check(value).all()) and not at_border
+
+
+def is_improper(prior: Prior) -> bool:
+    """Tell whether a prior has no density that integrates to one."""
+    return bool(getattr(prior.family.cls, "is_improper", False))
 
 
 def proper_counterpart(prior: Prior) -> Prior | None:

@@ -43,6 +43,8 @@ class GaussianDropout(StructuredPrior):
     Trick*.
     """
 
+    is_improper: ClassVar[bool] = True
+
     p: float = 0.2
     max_p: float = 0.5
     share: Literal["layer", "unit", "element", "fixed"] = "layer"

@@ -1,6 +1,7 @@
 """The log-uniform prior of sparse variational dropout."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyro
 from torch import Tensor
@@ -25,6 +26,8 @@ class LogUniform(StructuredPrior):
     ----------
     Molchanov, Ashukha and Vetrov (2017), *Variational Dropout Sparsifies Deep Neural Networks*.
     """
+
+    is_improper: ClassVar[bool] = True
 
     def program(self, slot: Slot) -> "LogUniformProgram":
         """Return the program with the weights as its one site."""

@@ -43,6 +43,8 @@ class NormalJeffreys(StructuredPrior):
     Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*.
     """
 
+    is_improper: ClassVar[bool] = True
+
     group: Grouping = "auto"
     max_sd: float | None = None
 

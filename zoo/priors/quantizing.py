@@ -49,6 +49,8 @@ class Quantizing(StructuredPrior):
     Achterhold, Köhler, Schmeink and Genewein (2018), *Variational Network Quantization*.
     """
 
+    is_improper: ClassVar[bool] = True
+
     codebook: tuple[float, ...] = (-0.2, 0.0, 0.2)
     size: Literal["fixed", "learned", "fitted"] = "fixed"
     max_sd: float | None = None

@@ -26,6 +26,8 @@ class StructuredPrior(ABC):
     support: ClassVar[constraints.Constraint] = constraints.real
     #: Whether it is a prior of structure, and of nothing else.
     of_structure: ClassVar[bool] = False
+    #: Whether it has no density, so that a divergence from it is known up to a constant at best.
+    is_improper: ClassVar[bool] = False
 
     @abstractmethod
     def program(self, slot: Slot) -> Program:

@@ -31,7 +31,7 @@ PRIORS = {
     "EmpiricalBayes": {"": True},
     "Graves": {"": True},
     "SmoothLogUniform(low=-8, high=2)": {"": False},
-    "Quantizing(codebook=[-0.2, 0, 0.2])": {"": True},
+    "Quantizing(codebook=[-0.2, 0, 0.2])": {"_base": True},
     "Normal(Normal(0, 1), LogNormal(0, HalfNormal(1)))": {
         "_loc": True,
         "_scale_scale": True,
