@@ -126,6 +126,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "num_steps": 18_760,
         "batch_size": 64,
         **FROM_TRAINED,
+        "lr": 3e-3,
         "priors": {"6.output": "LogUniformNoise()"},
     },
 }
