@@ -35,8 +35,8 @@ It is a regulariser rather than a posterior: the prior is improper, so there is 
 divergence is an approximation that is up to 1.07 nats per weight below the exact one, worst on the
 code words. Uncertainties are those of weights that were pulled to code words and are not to be
 trusted. A codebook that is too coarse, a warm-up that is too short or too few steps show in the
-quantized network alone, which is why both are scored. Convolutional networks can drown in noise that
-the divergence buys: ``max_sd=0.1`` bounds it.
+quantized network alone, which is why both are scored. Convolutional networks can drown in noise
+that the divergence buys: ``max_sd=0.1`` bounds it.
 
 Reference: Achterhold, Köhler, Schmeink and Genewein (2018), *Variational Network Quantization*,
 ICLR.
