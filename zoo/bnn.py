@@ -28,6 +28,7 @@ from zoo.priors import (
     build_guide,
     build_program,
     is_improper,
+    makes_noise,
     proper_counterpart,
     resolve_priors,
 )
@@ -166,6 +167,14 @@ class BNN(nn.Module):
     def has_random_convolutions(self) -> bool:
         """Whether weights of a convolution are drawn; then so are its outputs, one by one."""
         return any(slot.layer == "convolution" for slot in self.slots.values())
+
+    @property
+    def has_noisy_convolutions(self) -> bool:
+        """Whether most weights of a convolution become noise under its prior."""
+        return any(
+            slot.layer == "convolution" and makes_noise(self.priors[name])
+            for name, slot in self.slots.items()
+        )
 
     def program(self, slot: str) -> Program:
         """Return the prior of a slot as a Pyro program."""

@@ -97,9 +97,6 @@ class Entry:
         Whether every divergence with the default priors has a closed form.
     compresses
         Whether its posterior says which groups of weights can be removed.
-    convolutions
-        What a step samples of a convolution unless the user says otherwise: its ``weights``, which
-        is cheaper, or ``local``, its outputs, for posteriors in which most weights become noise.
     reference
         The publication it comes from.
     expected_failures
@@ -118,7 +115,6 @@ class Entry:
     small_problem: Mapping[str, Any] = field(default_factory=lambda: dict(SMALL_PROBLEM))
     analytic_kl: bool = True
     compresses: bool = False
-    convolutions: Literal["weights", "local"] = "weights"
     expected_failures: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -225,18 +225,19 @@ def choose_estimator(
 ) -> Literal["local", "weights"]:
     """Decide what a step samples: the outputs of layers, or their weights.
 
-    Outputs give gradients of lower variance; on convolutions they cost twice the time, so there the
-    method decides. A network that uses a weight twice needs the weights themselves.
+    Outputs give gradients of lower variance; on convolutions they cost twice the time, so there
+    they are for priors that need it. A network that uses a weight twice needs the weights
+    themselves.
     """
-    if wanted == "auto" and assembly.model.has_random_convolutions:
-        wanted = assembly.entry.convolutions
-    if wanted == "weights":
+    model = assembly.model
+    is_cheap = model.has_random_convolutions and not model.has_noisy_convolutions
+    if wanted == "weights" or (wanted == "auto" and is_cheap):
         return "weights"
     try:
         with torch.no_grad(), torch.random.fork_rng():
             Objective(assembly.model.eval(), assembly.guide, local=True, validate=False)(x, y)
     except LazyReuseError as error:
-        if assembly.config.estimator == "local":
+        if wanted == "local":
             raise ConfigError(f"the estimator 'local' cannot be used: {error}") from None
         return "weights"
     return "local"

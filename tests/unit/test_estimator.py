@@ -30,9 +30,9 @@ def convolutional():
     )
 
 
-def chosen(net, estimator="auto", method="mean_field"):
+def chosen(net, estimator="auto", method="mean_field", **options):
     X = torch.randn(40, 4).numpy()
-    config = make_config(method=method, net=None, num_steps=5, estimator=estimator)
+    config = make_config(method=method, net=None, num_steps=5, estimator=estimator, **options)
     prepared = prepare(config, dataset=from_arrays(X, X.sum(1)), net=net)
     assert prepared.svi.objective.elbo.local == (prepared.assembly.config.estimator == "local")
     return prepared.assembly.config.estimator
@@ -43,10 +43,13 @@ def test_auto_samples_outputs_of_linear_layers_and_weights_of_convolutions():
     assert chosen(convolutional()) == "weights"
 
 
-def test_a_method_whose_weights_become_noise_samples_outputs_of_convolutions():
+def test_a_prior_under_which_weights_become_noise_samples_outputs_of_convolutions():
     assert chosen(convolutional(), method="sparse_vd") == "local"
     assert chosen(convolutional(), "weights", method="sparse_vd") == "weights"
     assert chosen(Tied(), method="sparse_vd") == "weights"
+    swapped = {"*weight": "Normal(0, 1)"}
+    assert chosen(convolutional(), method="sparse_vd", priors=swapped) == "weights"
+    assert chosen(convolutional(), priors={"*weight": "Horseshoe()"}) == "local"
 
 
 def test_a_wish_is_granted():

@@ -41,7 +41,6 @@ PRIORS = {"*": "Normal(0, 1)", "*weight": "Horseshoe(scale=1e-5, group=auto)"}
     truth="brute_force",
     analytic_kl=True,
     compresses=True,
-    convolutions="local",
 )
 def group_horseshoe(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
     """Build the model: horseshoe priors on weights, standard normal priors on biases."""

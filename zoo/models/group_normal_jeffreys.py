@@ -46,7 +46,6 @@ PRIORS = {"*": "Normal(0, 1)", "*weight": "NormalJeffreys(group=auto)"}
     reference="Louizos, Ullrich and Welling (2017), Bayesian Compression for Deep Learning",
     truth="nuts",
     compresses=True,
-    convolutions="local",
     expected_failures={
         "kl_is_exact": "the divergence from the improper log-uniform prior of the scales is a "
         "published approximation, and defined up to a constant"

@@ -70,7 +70,6 @@ PRIORS = {"*": "Normal(0, 1)", "*weight": "Quantizing(codebook=[-0.2, 0, 0.2], s
     exactness="mean_field",
     truth="brute_force",
     analytic_kl=True,
-    convolutions="local",
     expected_failures={
         "kl_is_exact": "the divergence is the published approximation of an improper prior's",
     },

@@ -50,7 +50,6 @@ PRIORS = {"*": "Normal(0, 1)", "*weight": "LogUniform()"}
     "Networks",
     truth="nuts",
     compresses=True,
-    convolutions="local",
     expected_failures={
         "kl_is_exact": "the divergence from the improper log-uniform prior is a published "
         "approximation, and defined up to a constant"

@@ -44,6 +44,7 @@ __all__ = [
     "build_guide",
     "build_program",
     "is_improper",
+    "makes_noise",
     "parse_priors",
     "proper_counterpart",
     "resolve_priors",
@@ -134,6 +135,11 @@ def _is_inside(support: constraints.Constraint, value: torch.Tensor) -> bool:
 def is_improper(prior: Prior) -> bool:
     """Tell whether a prior has no density that integrates to one."""
     return bool(getattr(prior.family.cls, "is_improper", False))
+
+
+def makes_noise(prior: Prior) -> bool:
+    """Tell whether most weights become noise under a prior."""
+    return bool(getattr(prior.family.cls, "makes_noise", False))
 
 
 def proper_counterpart(prior: Prior) -> Prior | None:

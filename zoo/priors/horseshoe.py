@@ -44,6 +44,8 @@ class Horseshoe(StructuredPrior):
     Carvalho, Polson and Scott (2010), *The horseshoe estimator for sparse signals*.
     """
 
+    makes_noise: ClassVar[bool] = True
+
     scale: float = 1e-5
     group: Grouping = "auto"
     max_sd: float | None = None

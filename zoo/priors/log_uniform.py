@@ -28,6 +28,7 @@ class LogUniform(StructuredPrior):
     """
 
     is_improper: ClassVar[bool] = True
+    makes_noise: ClassVar[bool] = True
 
     def program(self, slot: Slot) -> "LogUniformProgram":
         """Return the program with the weights as its one site."""

@@ -44,6 +44,7 @@ class NormalJeffreys(StructuredPrior):
     """
 
     is_improper: ClassVar[bool] = True
+    makes_noise: ClassVar[bool] = True
 
     group: Grouping = "auto"
     max_sd: float | None = None

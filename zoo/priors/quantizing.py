@@ -50,6 +50,7 @@ class Quantizing(StructuredPrior):
     """
 
     is_improper: ClassVar[bool] = True
+    makes_noise: ClassVar[bool] = True
 
     codebook: tuple[float, ...] = (-0.2, 0.0, 0.2)
     size: Literal["fixed", "learned", "fitted"] = "fixed"

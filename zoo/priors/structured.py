@@ -28,6 +28,8 @@ class StructuredPrior(ABC):
     of_structure: ClassVar[bool] = False
     #: Whether it has no density, so that a divergence from it is known up to a constant at best.
     is_improper: ClassVar[bool] = False
+    #: Whether most weights become noise, which drowns gradients that have one draw for all rows.
+    makes_noise: ClassVar[bool] = False
 
     @abstractmethod
     def program(self, slot: Slot) -> Program:
