@@ -25,8 +25,8 @@ from torch import Tensor, nn
 import zoo
 from benchmarks.speed import machine_line
 from zoo.data import Dataset, load
-from zoo.fit_tree import structure_edges
-from zoo.nets import Graph, Mixed
+from zoo.fit.tree import structure_edges
+from zoo.network.nets import Graph, Mixed
 from zoo.report.figures.graph import paint_graph
 
 RESULTS = Path(__file__).parent / "results"

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 import zoo
 from benchmarks.speed import machine_line
-from zoo.evidence import Array, LinearModel, polynomial_features
-from zoo.infer.bilevel import Bilevel
-from zoo.infer.svi import SVI
-from zoo.nets import build_net
+from benchmarks.two_levels import Bilevel
+from zoo.infer.evidence import Array, LinearModel, polynomial_features
+from zoo.infer.svi.loop import SVI
+from zoo.network.nets import build_net
 from zoo.registry import Recipe
 
 RESULTS = Path(__file__).parent / "results"

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from zoo.compress.runs import compress_run
 
 import zoo
 from benchmarks.speed import machine_line
 from zoo.compress.compression import Compression
-from zoo.compress.runs import compress_run
-from zoo.config import make_config
+from zoo.fit.config import make_config
+from zoo.fit.store import RunDirectory
 from zoo.registry import list_models
-from zoo.store import RunDirectory
-from zoo.workflow import resume
+from zoo.workflow.fitting import resume
 
 RESULTS = Path(__file__).parent / "results" / "compression.csv"
 RUNS = Path("runs") / "compression"

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 import zoo
 from benchmarks.speed import machine_line
 from zoo.data import from_arrays
-from zoo.evidence import Array, LinearModel, evidence_table, polynomial_features
-from zoo.fitted import Fit
-from zoo.nets import polynomial
+from zoo.infer.evidence import Array, LinearModel, evidence_table, polynomial_features
+from zoo.network.nets import polynomial
+from zoo.workflow.result import Fit
 
 RESULTS = Path(__file__).parent / "results"
 X = np.linspace(-1, 1, 9)

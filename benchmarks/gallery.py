@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 import zoo
 from zoo.compress import quantized_view
 from zoo.data import from_arrays, load
-from zoo.entry_truth import exact_posterior
-from zoo.fitted import Fit
+from zoo.truth.of_method import exact_posterior
+from zoo.workflow.result import Fit
 
 FOLDER = Path(__file__).parent.parent / "docs" / "gallery"
 STEPS = 1000
@@ -116,7 +116,7 @@ def intervals(method: str) -> Figure:
 def degrees(method: str) -> Figure:
     """Draw the evidence of polynomials beside their best fit."""
     from benchmarks.evidence import DEGREES, NOISE, X, Y
-    from zoo.evidence import evidence_table
+    from zoo.infer.evidence import evidence_table
 
     table = evidence_table(X, Y, DEGREES, noise_precision=NOISE**-2, resolution=0.1)
     figure, left, right = two_panels(f"{method}: which polynomial?")

@@ -29,12 +29,12 @@ from torch import nn
 
 from benchmarks import handwritten
 from benchmarks.speed import NUM_DATA, machine_line, optimised, pair, plain
-from zoo.infer.capture import GradientStep
-from zoo.infer.memory import kept_memory
-from zoo.infer.objective import Objective
-from zoo.infer.outputs import network_outputs
-from zoo.infer.predict import draw_posterior
-from zoo.nets import mlp
+from zoo.infer.predict.draws import draw_posterior
+from zoo.infer.predict.outputs import network_outputs
+from zoo.infer.svi.capture import GradientStep
+from zoo.infer.svi.memory import kept_memory
+from zoo.infer.svi.objective import Objective
+from zoo.network.nets import mlp
 
 RESULTS = Path(__file__).parent / "results"
 CONTESTANTS = ("deterministic", "handwritten", "stock pyro", "zoo, off", "zoo, replay")

@@ -30,12 +30,12 @@ import zoo.data
 from benchmarks.speed import machine_line
 from guides.base import Composite, Guide
 from guides.graves import Graves, graves_relevance
-from zoo.bnn import BNN
-from zoo.infer.outputs import network_outputs
-from zoo.infer.predict import draw_posterior, log_likelihood, log_predictive_density
-from zoo.infer.svi import SVI
+from zoo.infer.predict.draws import draw_posterior, log_likelihood, log_predictive_density
+from zoo.infer.predict.outputs import network_outputs
+from zoo.infer.svi.loop import SVI
 from zoo.likelihoods import Categorical
-from zoo.nets import mlp
+from zoo.network.bnn import BNN
+from zoo.network.nets import mlp
 from zoo.registry import Recipe, get
 
 RESULTS = Path(__file__).parent / "results"

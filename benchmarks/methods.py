@@ -15,7 +15,7 @@ import zoo
 from benchmarks.speed import machine_line
 from zoo.data import load
 from zoo.errors import ZooError
-from zoo.store import RunDirectory
+from zoo.fit.store import RunDirectory
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["accuracy", "rmse", "nll", "ece", "weights_left_percent", "khat", "verdict"]

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from benchmarks.speed import machine_line
 from zoo.data import load
-from zoo.infer.nuts import sample_nuts
+from zoo.infer.nuts.sampler import sample_nuts
 
 RESULTS = Path(__file__).parent / "results"
 HIDDEN = 8

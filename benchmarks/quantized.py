@@ -21,14 +21,15 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from benchmarks.speed import machine_line
-from zoo import store, workflow
 from zoo.compress import QuantizedView, quantized_view
-from zoo.config import make_config
 from zoo.data import Dataset, load
-from zoo.fitted import Fit
-from zoo.infer.svi import SVI
-from zoo.nets import build_net
-from zoo.store import RunDirectory
+from zoo.fit import store
+from zoo.fit.config import make_config
+from zoo.fit.prepare import prepare
+from zoo.fit.store import RunDirectory
+from zoo.infer.svi.loop import SVI
+from zoo.network.nets import build_net
+from zoo.workflow.result import Fit
 
 RESULTS = Path(__file__).parent / "results"
 PARENT_BATCH_SIZE = 128
@@ -90,7 +91,7 @@ def quantized_fit(
         num_threads=1,
         compile="inductor",
     )
-    prepared = workflow.prepare(config, dataset=dataset, net=parent)
+    prepared = prepare(config, dataset=dataset, net=parent)
     directory = RunDirectory(folder)
     if (directory.path / store.CHECKPOINT).exists():
         prepared.svi.load_state(*directory.read_tensors(store.CHECKPOINT))

@@ -27,12 +27,12 @@ from torch import Tensor, nn
 import zoo.data
 from benchmarks import handwritten, peers
 from benchmarks.speed import NUM_DATA, Step, machine_line, optimised, pair, plain
-from zoo.infer.capture import GradientStep
-from zoo.infer.objective import Objective
-from zoo.infer.outputs import network_outputs
-from zoo.infer.predict import draw_posterior
-from zoo.infer.schedule import batch_rows
-from zoo.nets import mlp
+from zoo.infer.predict.draws import draw_posterior
+from zoo.infer.predict.outputs import network_outputs
+from zoo.infer.svi.capture import GradientStep
+from zoo.infer.svi.objective import Objective
+from zoo.infer.svi.schedule import batch_rows
+from zoo.network.nets import mlp
 
 RESULTS = Path(__file__).parent / "results"
 TARGET = 0.15

@@ -25,8 +25,8 @@ from torch import nn
 import zoo
 from benchmarks.speed import machine_line
 from zoo.data import load
-from zoo.infer.objective import estimate_elbo
-from zoo.nets import mlp
+from zoo.infer.svi.objective import estimate_elbo
+from zoo.network.nets import mlp
 
 RESULTS = Path(__file__).parent / "results"
 PLAIN = "plain network"

@@ -3,7 +3,7 @@
 ``python -m benchmarks.speed [--quick] [--no-compile] [--peers] [--network NAME]``. Every contestant
 runs in a process of its own, as its users run it, with one thread; they take turns in every round,
 so that a busy machine slows all of them alike. A step is forward, ELBO, backward and a fused Adam.
-The zoo runs inside `zoo.infer.memory.kept_memory`, as its training loop does; ``, kept memory``
+The zoo runs inside `zoo.infer.svi.memory.kept_memory`, as its training loop does; ``, kept memory``
 marks rivals that were given the same. ``--peers`` adds the libraries of ``benchmarks/peers.py``
 that are installed. Prints medians and ratios, and writes them to ``benchmarks/results/speed.csv``
 and ``.json``.
@@ -31,11 +31,12 @@ from torch import Tensor, nn
 
 import zoo
 from benchmarks import handwritten, peers
-from zoo.infer.capture import GradientStep, Mode
-from zoo.infer.memory import kept_memory
-from zoo.infer.objective import Objective
-from zoo.infer.optimizer import FusedAdam
-from zoo.nets import lenet5, mlp
+from zoo.infer.recording import Mode
+from zoo.infer.svi.capture import GradientStep
+from zoo.infer.svi.memory import kept_memory
+from zoo.infer.svi.objective import Objective
+from zoo.infer.svi.optimizer import FusedAdam
+from zoo.network.nets import lenet5, mlp
 
 RESULTS = Path(__file__).parent / "results"
 NUM_DATA = 60_000

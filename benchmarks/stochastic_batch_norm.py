@@ -30,14 +30,14 @@ import zoo
 import zoo.data
 from benchmarks.speed import machine_line
 from guides.base import Composite
+from zoo.fit.store import RunDirectory
 from zoo.infer.normalisation import moments_of_batches
-from zoo.infer.outputs import network_outputs
-from zoo.infer.predict import draw_posterior
-from zoo.infer.svi import SVI
-from zoo.metrics import expected_calibration_error
+from zoo.infer.predict.draws import draw_posterior
+from zoo.infer.predict.outputs import network_outputs
+from zoo.infer.predict.scores import expected_calibration_error
+from zoo.infer.svi.loop import SVI
 from zoo.models.stochastic_batch_norm import StochasticBatchNorm
 from zoo.registry import Recipe
-from zoo.store import RunDirectory
 
 RESULTS = Path(__file__).parent / "results"
 WORK = Path("runs") / "benchmark_stochastic_batch_norm"

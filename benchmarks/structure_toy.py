@@ -20,9 +20,9 @@ from torch import Tensor
 
 import zoo
 from benchmarks.speed import machine_line
+from benchmarks.two_levels import Bilevel, Metaparameters
 from guides.simplex import log_weights
-from zoo.infer.bilevel import Bilevel, Metaparameters
-from zoo.nets import build_net
+from zoo.network.nets import build_net
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = ("constant", "tanh(w x)", "tanh(polynomial)")

@@ -7,8 +7,8 @@ price only where empty means zero, as in the published experiments of structured
 
 from torch import Tensor, nn
 
-from zoo.nets import lenet5 as _lenet5
-from zoo.nets import mlp
+from zoo.network.nets import lenet5 as _lenet5
+from zoo.network.nets import mlp
 
 
 class UnitPixels(nn.Module):

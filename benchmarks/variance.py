@@ -19,10 +19,10 @@ from torch import Tensor, nn
 import zoo
 import zoo.data
 from benchmarks.speed import machine_line
-from zoo.infer.capture import CapturedObjective
-from zoo.infer.objective import Objective
-from zoo.infer.svi import SVI
-from zoo.nets import mlp
+from zoo.infer.svi.capture import CapturedObjective
+from zoo.infer.svi.loop import SVI
+from zoo.infer.svi.objective import Objective
+from zoo.network.nets import mlp
 from zoo.registry import Recipe
 
 RESULTS = Path(__file__).parent / "results"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from zoo.errors import UnknownNameError, unknown_name
 
 if TYPE_CHECKING:
-    from zoo.bnn import BNN
+    from zoo.network.bnn import BNN
 
 ENTRY_POINT_GROUP = "zoo.models"
 
@@ -76,7 +76,8 @@ class Entry:
     name
         How users call it: the name of the builder.
     builder
-        Returns the Pyro model: ``builder(net, likelihood, **options)``, see `zoo.bnn.BNNOptions`.
+        Returns the Pyro model: ``builder(net, likelihood, **options)``, see
+        `zoo.network.bnn.BNNOptions`.
     priors
         Default priors by slot pattern.
     recipe

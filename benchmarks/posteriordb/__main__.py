@@ -22,7 +22,7 @@ from benchmarks.posteriordb.fits import FAMILIES, MAX_ROUNDS, fit
 from benchmarks.posteriordb.models import POSTERIORS, Posterior
 from benchmarks.speed import machine_line
 from zoo.errors import ZooError
-from zoo.ground_truth import truth
+from zoo.truth.reference import truth
 
 RESULTS = Path(__file__).parents[1] / "results"
 QUICK_ROUNDS = 1

@@ -33,8 +33,8 @@ from guides import MeanField
 from guides.base import Guide
 from guides.full_rank import FullRank
 from zoo.diagnostics.approximation import pareto_khat
-from zoo.infer.capture import record
-from zoo.infer.density import LogDensity
+from zoo.infer.nuts.density import LogDensity
+from zoo.infer.recording import record
 
 Family = Literal["mean_field", "full_rank"]
 FAMILIES: tuple[Family, ...] = ("mean_field", "full_rank")

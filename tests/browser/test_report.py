@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.unit.report_trees import HOSTILE, hostile, regression
+from tests.unit.report.report_trees import HOSTILE, hostile, regression
 from zoo.report import render_comparison, render_report
 
 pytestmark = pytest.mark.browser

@@ -15,8 +15,8 @@ import torch
 
 import zoo
 from zoo.errors import ConfigError
-from zoo.infer.nuts import sample_nuts
-from zoo.infer.tasks import run_tasks
+from zoo.infer.nuts.sampler import sample_nuts
+from zoo.infer.tasks.running import run_tasks
 
 
 def unavailable(reason):
@@ -125,7 +125,7 @@ def test_a_worker_that_dies_loses_nothing(address, tmp_path):
 
 def test_a_scheduler_that_does_not_answer_is_explained(monkeypatch):
     pytest.importorskip("distributed", reason="Dask is not installed")
-    monkeypatch.setattr("zoo.infer.cluster.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("zoo.infer.tasks.cluster.CONNECT_SECONDS", 0.2)
     with pytest.raises(ConfigError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:1'"):
         sample_nuts(model, (torch.ones(2, 2), torch.ones(2)), executor="tcp://127.0.0.1:1")
 
@@ -137,7 +137,7 @@ def noise(seed):
 
 def test_threads_of_one_worker_do_not_share_random_numbers():
     pytest.importorskip("distributed", reason="Dask is not installed")
-    from zoo.infer.cluster import run_alone
+    from zoo.infer.tasks.cluster import run_alone
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda seed: run_alone(pickle.dumps((noise, (seed,), {}))), range(8)))

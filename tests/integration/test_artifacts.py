@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import zoo
-from zoo.tree import read_tree
+from zoo.fit.schema import read_tree
 
 HOSTILE = "<script>alert(1)</script>"
 

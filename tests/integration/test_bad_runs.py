@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from zoo.store import RunDirectory
+from zoo.fit.store import RunDirectory
 
 FIT = ("fit", "mean_field", "--data", "wine", "--num-steps", "3", "--num-samples", "5")
 

@@ -7,7 +7,8 @@ import torch
 import yaml
 
 from zoo import registry
-from zoo.store import RunDirectory
+from zoo.fit import store
+from zoo.fit.store import RunDirectory
 
 FILES = {
     "config.yaml",
@@ -159,6 +160,6 @@ def test_numbered_directories_are_never_shared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # The other process makes its directory between our look and our own.
     looks = iter([tmp_path / "runs/1", tmp_path / "runs/1", tmp_path / "runs/2"])
-    monkeypatch.setattr("zoo.store.next_run_path", lambda root: next(looks))
+    monkeypatch.setattr(store, "next_run_path", lambda root: next(looks))
     assert RunDirectory.new(None).path.name == "1"
     assert RunDirectory.new(None).path.name == "2"

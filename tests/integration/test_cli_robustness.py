@@ -6,11 +6,11 @@ import shutil
 import pytest
 
 import zoo
-from zoo.comparison import curves_of, write_comparison
 from zoo.errors import ConfigError
-from zoo.store import RunDirectory
-from zoo.tree import read_tree
-from zoo.workflow import write_robustness
+from zoo.fit.schema import read_tree
+from zoo.fit.store import RunDirectory
+from zoo.workflow.comparing import curves_of, write_comparison
+from zoo.workflow.outputs import write_robustness
 
 COLUMNS = {f"accuracy_under_{a}" for a in ("input_noise", "fgsm", "parameter_noise", "deletion")}
 

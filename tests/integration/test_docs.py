@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from zoo.table import with_table
+from zoo.workflow.methods_table import with_table
 
 ROOT = Path(zoo.__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

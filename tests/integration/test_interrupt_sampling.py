@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 #: A model that would take hours, so that only the interrupt can end it.
 SCRIPT = """
 import pyro, pyro.distributions as dist, torch
-from zoo.infer.nuts import sample_nuts
+from zoo.infer.nuts.sampler import sample_nuts
 
 def model():
     pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))

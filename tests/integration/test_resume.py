@@ -9,7 +9,8 @@ import torch
 
 import zoo
 from zoo.errors import StoreError
-from zoo.store import RunDirectory
+from zoo.fit.store import RunDirectory
+from zoo.workflow import outputs
 
 CONFIG = (
     "fit", "group_horseshoe", "--data", "wine", "--num-steps", "120", "--num-samples", "10",
@@ -124,7 +125,7 @@ def test_stopped_while_results_are_written(command, tmp_path, whole, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"zoo.persist.{stage}", stop)
+        patch.setattr(outputs, stage, stop)
         outcome = command(tmp_path, *CONFIG, "--out", "run", "--num-steps", "20")
         assert outcome.code == 130
         assert "the checkpoint is saved" in outcome.err
@@ -147,7 +148,7 @@ def test_a_second_interrupt_does_not_wait(command, tmp_path, monkeypatch):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("zoo.infer.svi.SVI._step", stop_twice)
+    monkeypatch.setattr("zoo.infer.svi.loop.SVI._step", stop_twice)
     outcome = command(tmp_path, *CONFIG, *OFTEN, "--out", "run")
     assert outcome.code == 130
     assert "--resume run" in outcome.err

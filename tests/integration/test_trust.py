@@ -8,9 +8,9 @@ import pytest
 
 import zoo
 from zoo.diagnostics import from_json
-from zoo.entry_truth import exact_posterior
 from zoo.errors import ConfigError
-from zoo.tree import read_tree
+from zoo.fit.schema import read_tree
+from zoo.truth.of_method import exact_posterior
 
 LINEAR = ("--data", "linear", "--net", "linear", "--likelihood", "gaussian(noise=0.7)")
 

@@ -11,11 +11,11 @@ import math
 import pytest
 import torch
 
-from zoo.assemble import create
-from zoo.checks.exact import _Linear
-from zoo.infer.svi import SVI
+from zoo.fit.build import create
+from zoo.infer.svi.loop import SVI
 from zoo.likelihoods import parse_likelihood
 from zoo.registry import Recipe
+from zoo.testing.exact import _Linear
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # half a minute of one core each
 

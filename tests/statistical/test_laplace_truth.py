@@ -6,9 +6,9 @@ import torch
 
 import zoo
 from zoo.data import load
-from zoo.entry_truth import exact_posterior
-from zoo.evidence import LinearModel
+from zoo.infer.evidence import LinearModel
 from zoo.registry import get
+from zoo.truth.of_method import exact_posterior
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from torch import nn
 import zoo
 from guides.distributions import TruncatedLogNormal
 from zoo.distributions import SmoothLogUniform, TruncatedLogUniform
-from zoo.infer.svi import SVI
+from zoo.infer.svi.loop import SVI
 from zoo.likelihoods import parse_likelihood
 from zoo.registry import Recipe
 
@@ -218,7 +218,7 @@ def test_nuts_on_the_proper_counterpart_of_dropout_has_the_posterior_of_quadratu
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["structured_bp", "variational_dropout"])
 def test_truth_of_the_small_problem_is_accepted(method):
-    from zoo.entry_truth import entry_truth
+    from zoo.truth.of_method import entry_truth
 
     found = entry_truth(method, {}, cache=False, progress_bar=False)
     assert found.is_right, found.truth.reasons

@@ -10,7 +10,7 @@ from torch import nn
 
 import zoo
 from zoo.distributions import SmoothLogUniform
-from zoo.infer.svi import SVI
+from zoo.infer.svi.loop import SVI
 from zoo.likelihoods import parse_likelihood
 from zoo.registry import Recipe
 

@@ -14,13 +14,13 @@ from torch import nn
 
 import zoo
 from guides.simplex import GumbelSoftmax, log_weights
-from zoo.evidence import LinearModel
-from zoo.infer.nuts import sample_nuts
-from zoo.infer.objective import elbo_draws
-from zoo.infer.svi import SVI
-from zoo.nets import Graph
-from zoo.nets.polynomial import Powers
-from zoo.nets.primitives import Constant
+from zoo.infer.evidence import LinearModel
+from zoo.infer.nuts.sampler import sample_nuts
+from zoo.infer.svi.loop import SVI
+from zoo.infer.svi.objective import elbo_draws
+from zoo.network.nets import Graph
+from zoo.network.nets.polynomial import Powers
+from zoo.network.nets.primitives import Constant
 from zoo.registry import Recipe
 
 NOISE = 0.3

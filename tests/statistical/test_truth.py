@@ -14,7 +14,7 @@ from scipy import integrate, optimize, stats
 from torch import nn
 
 import zoo
-from zoo.infer.svi import SVI
+from zoo.infer.svi.loop import SVI
 from zoo.likelihoods import parse_likelihood
 from zoo.registry import Recipe
 

@@ -14,12 +14,12 @@ from scipy import integrate, optimize, stats
 from torch import nn
 
 import zoo
-from zoo.entry_truth import entry_truth
-from zoo.infer.nuts import sample_nuts
-from zoo.infer.objective import Objective
-from zoo.infer.svi import SVI
+from zoo.infer.nuts.sampler import sample_nuts
+from zoo.infer.svi.loop import SVI
+from zoo.infer.svi.objective import Objective
 from zoo.likelihoods import parse_likelihood
 from zoo.registry import Recipe
+from zoo.truth.of_method import entry_truth
 
 RECIPE = Recipe(num_steps=2000, batch_size=100, lr=0.02, schedule="cosine", kl_warmup=0.0)
 

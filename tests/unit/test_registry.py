@@ -10,7 +10,7 @@ import pytest
 import zoo
 from zoo.errors import UnknownNameError
 from zoo.registry import get, list_models, register
-from zoo.table import BEGIN, END, methods_table, with_table
+from zoo.workflow.methods_table import BEGIN, END, methods_table, with_table
 
 ROOT = Path(zoo.__file__).parent.parent
 
@@ -21,7 +21,7 @@ r"""A method that exists for a test only.
 
 Use it never. Reference: none.
 """
-from zoo.bnn import BNN
+from zoo.network.bnn import BNN
 from zoo.registry import Recipe, register
 
 PRIORS = {"*": "Normal(0, 2)"}
@@ -95,7 +95,7 @@ def test_a_plug_in_appears_everywhere_without_an_edit(tmp_path):
 
     assert "plugged" in run("-m", "zoo", "list", path=tmp_path, cwd=tmp_path).stdout
     assert "N(0, 4)" in run("-m", "zoo", "show", "plugged", path=tmp_path, cwd=tmp_path).stdout
-    run("-m", "zoo.table", str(readme), path=tmp_path, cwd=tmp_path)
+    run("-m", "zoo.workflow.methods_table", str(readme), path=tmp_path, cwd=tmp_path)
     assert "| `plugged` |" in readme.read_text()
     collected = run(
         "-m", "pytest", "--collect-only", "-q", "tests/contract", path=tmp_path, cwd=ROOT

@@ -9,16 +9,16 @@ import numpy as np
 from torch import Tensor
 
 from guides.base import Guide
-from zoo.bnn import BNN
-from zoo.compress.groups import (
+from zoo.errors import CompressionError
+from zoo.infer.pruning.groups import (
     GroupView,
     SlotGroups,
     count_weights,
     method_threshold,
     prunable_parts,
 )
-from zoo.errors import CompressionError
-from zoo.slots import assign
+from zoo.network.bnn import BNN
+from zoo.network.slots import assign
 
 #: Halvings of the interval in which a threshold is looked for.
 HALVINGS = 10

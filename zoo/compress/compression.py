@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,7 @@ from zoo.compress.bits import RULES, Rule
 from zoo.compress.choice import Choice, choose_by_threshold, choose_by_tolerance
 from zoo.compress.folding import fold_affines
 from zoo.compress.graph import Graph
-from zoo.compress.groups import TOLERATED_LOSS, GroupView, SlotGroups, masked
 from zoo.compress.loader import Network, load
-from zoo.compress.moments import SlotMoments, slot_moments
 from zoo.compress.onnx_export import ONNX_FILE, write_onnx
 from zoo.compress.quantizing import Quantized, quantize
 from zoo.compress.rates import layer_rows, rates
@@ -30,11 +28,11 @@ from zoo.compress.tracing import trace
 from zoo.compress.writing import write_network
 from zoo.data import Dataset
 from zoo.errors import CompressionError
+from zoo.fit.result import Fitted
 from zoo.infer.normalisation import statistics_of_draws
-from zoo.infer.schedule import child_seed
-
-if TYPE_CHECKING:
-    from zoo.fitted import Fit
+from zoo.infer.pruning.groups import TOLERATED_LOSS, GroupView, SlotGroups, masked
+from zoo.infer.pruning.moments import SlotMoments, slot_moments
+from zoo.infer.svi.schedule import child_seed
 
 #: Rows on which the cost of pruning and rounding is measured, and rows of one call.
 VALIDATION_ROWS = 2000
@@ -99,7 +97,7 @@ class Compression:
 
 
 def compress_fit(
-    fitted: "Fit",
+    fitted: Fitted,
     dataset: Dataset | None = None,
     *,
     threshold: float | Mapping[str, float] | None = None,
@@ -147,7 +145,7 @@ def compress_fit(
 class _Work:
     """The fit in double precision on the CPU, and the rows that judge it."""
 
-    def __init__(self, fitted: "Fit", dataset: Dataset, validation: Dataset | None) -> None:
+    def __init__(self, fitted: Fitted, dataset: Dataset, validation: Dataset | None) -> None:
         self.fitted, self.dataset = fitted, dataset
         assembly = fitted.assembly
         seed = child_seed(fitted.config.seed, MOMENT_STREAM)

@@ -9,7 +9,7 @@ import torch
 from zoo.compress.graph import Graph, Node
 from zoo.compress.loader import INPUT
 from zoo.errors import CompressionError
-from zoo.store import atomic_path
+from zoo.fit.store import atomic_path
 
 ONNX_FILE = "network.onnx"
 #: Version of the operations; the first one with Gelu. Its file format is read by onnxruntime 1.17.

@@ -11,7 +11,7 @@ from zoo.compress.graph import Graph
 from zoo.compress.loader import DESCRIPTION, WEIGHTS
 from zoo.compress.packing import Packed, pack
 from zoo.errors import CompressionError
-from zoo.store import atomic_path
+from zoo.fit.store import atomic_path
 
 
 def write_network(

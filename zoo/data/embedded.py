@@ -1,4 +1,4 @@
-"""Data sets that come with the package; see zoo/datasets/README.md for origin and licence."""
+"""Data sets that come with the package; see zoo/data/datasets/README.md for origin and licence."""
 
 import gzip
 from dataclasses import dataclass
@@ -75,5 +75,5 @@ EMBEDDED: dict[str, Embedded] = {entry.info.name: entry for entry in _ALL}
 
 def read_embedded(name: str) -> pd.DataFrame:
     """Return an embedded data set as a table, in original units, the target last."""
-    content = (files("zoo") / "datasets" / f"{name}.csv.gz").read_bytes()
+    content = (files("zoo.data") / "datasets" / f"{name}.csv.gz").read_bytes()
     return parse_csv(gzip.decompress(content).decode())

@@ -8,7 +8,7 @@ from scipy import stats
 from zoo.diagnostics.finding import Finding, Level, format_number, format_share
 from zoo.diagnostics.reading import SEED, Array, draws, variable
 from zoo.diagnostics.uniformity import pit_finding, randomized_pit, uniformity
-from zoo.metrics import ECE_BINS, expected_calibration_error
+from zoo.infer.predict.scores import ECE_BINS, expected_calibration_error
 
 ECE_SOURCE = "Guo et al. (2017); Bröcker and Smith (2007)"
 COVERAGE_SOURCE = "Gneiting, Balabdaoui and Raftery (2007)"
@@ -93,7 +93,7 @@ def calibration_noise(probability: Array, bins: int = ECE_BINS) -> Array:
 
 
 def _confidence_bins(confidence: Array, bins: int) -> NDArray[np.int_]:
-    """Sort rows into bins as `zoo.metrics.expected_calibration_error` does."""
+    """Sort rows into bins as `zoo.infer.predict.scores.expected_calibration_error` does."""
     index: NDArray[np.int_] = np.ceil(confidence * bins).astype(int) - 1
     return index.clip(0, bins - 1)
 

@@ -1,1 +1,1 @@
-"""Inference: the variational objective, the training loop, the posterior predictive."""
+"""Engines that know Pyro models and guides, and no method."""

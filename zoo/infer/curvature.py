@@ -23,9 +23,9 @@ from torch.distributions import Distribution, StudentT, kl_divergence
 from torch.func import grad, jacrev, jvp, vmap
 
 from guides.laplace import Laplace
-from zoo.bnn import BNN
 from zoo.errors import ConfigError
-from zoo.infer.predict import observation_distribution
+from zoo.infer.predict.draws import observation_distribution
+from zoo.network.bnn import BNN
 
 #: Numbers of the Jacobians that are held at once.
 CHUNK_NUMBERS = 2**24

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from guides.stochastic_batch_norm import Moments
-from zoo.bnn import BNN
+from zoo.network.bnn import BNN
 
 #: Training rows from which the statistics of a draw are taken.
 STATISTICS_ROWS = 2048

@@ -33,11 +33,11 @@ from torch.distributions.constraints import Constraint
 
 from guides.base import Guide
 from guides.mean_field import NormalPosterior, SitePosterior
-from zoo.bnn import BNN
-from zoo.infer.capture import Mode
 from zoo.infer.normalisation import statistics_of_draws
-from zoo.infer.outputs import network_outputs
-from zoo.infer.predict import Draws, log_likelihood, site_log_priors, slots_of
+from zoo.infer.predict.draws import Draws, log_likelihood, site_log_priors, slots_of
+from zoo.infer.predict.outputs import network_outputs
+from zoo.infer.recording import Mode
+from zoo.network.bnn import BNN
 
 Array = NDArray[Any]
 Move = Literal["scale", "mean"]
@@ -66,7 +66,7 @@ def elbo_gains(
     x, y
         All training rows.
     mode
-        How the network is run, see `zoo.infer.outputs`.
+        How the network is run, see `zoo.infer.predict.outputs`.
 
     Returns
     -------

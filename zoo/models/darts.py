@@ -28,11 +28,11 @@ from typing import Unpack
 from torch import nn
 
 from guides.base import Guide
-from zoo.bnn import BNNOptions
 from zoo.errors import ConfigError
 from zoo.likelihoods import Likelihood
 from zoo.models.gumbel_softmax_structure import StructureBNN
-from zoo.nets.graph import with_choices
+from zoo.network.bnn import BNNOptions
+from zoo.network.nets.graph import with_choices
 from zoo.registry import Recipe, register
 
 PRIORS = {"*.structure": "SoftmaxStructure(scale=1)"}

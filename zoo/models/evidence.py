@@ -12,8 +12,8 @@ Model and posterior, with :math:`\Phi` the derivatives of the outputs by the wei
 The divergence between posterior and prior is in the evidence, exactly, and no step of training is
 taken. Noise that is not given is set to the value with the largest evidence (the second level of
 inference). The log evidence, ``log_evidence`` among the metrics, is in units of the standardised
-target; between runs on the same data it compares networks, priors and noise. `zoo.evidence` holds
-the same algebra for plain arrays, with code lengths beside it.
+target; between runs on the same data it compares networks, priors and noise. `zoo.infer.evidence`
+holds the same algebra for plain arrays, with code lengths beside it.
 
 Use it for linear and polynomial regression (``--net linear``, ``--net polynomial:3``), as the truth
 that approximations are held against, and to choose a degree or a prior without held-out rows.
@@ -35,11 +35,11 @@ from torch import Tensor, nn
 
 from guides.base import Guide
 from guides.laplace import Laplace
-from zoo.bnn import BNN, BNNOptions, TrainingRows
 from zoo.errors import ConfigError
-from zoo.evidence import Array, LinearModel, best_noise_precision
 from zoo.infer.curvature import output_jacobians
+from zoo.infer.evidence import Array, LinearModel, best_noise_precision
 from zoo.likelihoods import Gaussian, Likelihood, spell
+from zoo.network.bnn import BNN, BNNOptions, TrainingRows
 from zoo.registry import Recipe, register
 
 PRIORS = {"*": "Normal(0, 1)"}

@@ -1,8 +1,8 @@
 r"""Structure as a random variable: which primitive functions a network is made of.
 
 A network is a graph whose edges mix primitives, :math:`f_k = \sum_{j} \sum_l \gamma^{jk}_l
-g^{jk}_l(f_j)` (see `zoo.nets.graph`). Weights of the network and weights of its primitives have a
-joint posterior:
+g^{jk}_l(f_j)` (see `zoo.network.nets.graph`). Weights of the network and weights of its primitives
+have a joint posterior:
 
 .. math::
     w_i \sim N(0, 1), \quad \gamma^{jk} \sim GS(s, \lambda), \qquad
@@ -42,10 +42,10 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
-from zoo.bnn import BNN, BNNOptions
 from zoo.errors import ConfigError
 from zoo.likelihoods import Likelihood
-from zoo.nets.graph import with_choices
+from zoo.network.bnn import BNN, BNNOptions
+from zoo.network.nets.graph import with_choices
 from zoo.registry import Recipe, register
 
 PRIORS = {"*": "Normal(0, 1)", "*.structure": "GumbelSoftmax(temperature=0.5)"}

@@ -43,9 +43,9 @@ from torch import Tensor, nn
 from guides.base import Guide
 from guides.graves import Graves
 from guides.hypernetwork import Complexity, Hypernetwork
-from zoo.bnn import BNN, BNNOptions
 from zoo.errors import ConfigError, PriorError
 from zoo.likelihoods import Likelihood
+from zoo.network.bnn import BNN, BNNOptions
 from zoo.priors import build_guide
 from zoo.registry import Recipe, register
 

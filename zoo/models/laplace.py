@@ -47,7 +47,6 @@ from torch import Tensor, nn
 
 from guides.base import Guide
 from guides.laplace import Laplace
-from zoo.bnn import BNN, BNNOptions, TrainingRows
 from zoo.errors import ConfigError
 from zoo.infer.curvature import (
     along,
@@ -58,6 +57,7 @@ from zoo.infer.curvature import (
 )
 from zoo.infer.normalisation import tracked_layers
 from zoo.likelihoods import Likelihood
+from zoo.network.bnn import BNN, BNNOptions, TrainingRows
 from zoo.registry import Recipe, register
 
 PRIORS = {"*": "Normal(0, 1)"}

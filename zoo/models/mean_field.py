@@ -21,8 +21,8 @@ from typing import Unpack
 
 from torch import nn
 
-from zoo.bnn import BNN, BNNOptions
 from zoo.likelihoods import Likelihood
+from zoo.network.bnn import BNN, BNNOptions
 from zoo.registry import Recipe, register
 
 PRIORS = {"*": "Normal(0, 1)"}

@@ -46,14 +46,14 @@ from torch import Tensor, nn
 from guides.base import Composite, Guide
 from guides.full_rank import FullRank
 from guides.stochastic_batch_norm import MIN_SCALE, BatchStatistic
-from zoo.bnn import BNN, BNNOptions, TrainingRows
 from zoo.errors import ConfigError, PriorError
 from zoo.infer.normalisation import moments_of_batches, statistic_name, tracked_layers
 from zoo.likelihoods import Likelihood
-from zoo.nets.normalised import with_batch_norm
+from zoo.network.bnn import BNN, BNNOptions, TrainingRows
+from zoo.network.nets.normalised import with_batch_norm
+from zoo.network.slots import Slot
 from zoo.priors.batch_statistics import BatchStatisticProgram
 from zoo.registry import Recipe, register
-from zoo.slots import Slot
 
 PRIORS = {"*running_mean": "BatchMean()", "*running_var": "BatchVariance()"}
 

@@ -42,8 +42,8 @@ from typing import Unpack
 
 from torch import nn
 
-from zoo.bnn import BNN, BNNOptions
 from zoo.likelihoods import Likelihood
+from zoo.network.bnn import BNN, BNNOptions
 from zoo.registry import SMALL_PROBLEM, Recipe, register
 
 PRIORS = {"*.input": "GaussianDropout(p=0.2, max_p=0.5, share=layer)"}

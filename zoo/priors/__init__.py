@@ -12,6 +12,7 @@ from torch.distributions import constraints
 
 from guides.mean_field import MeanField
 from zoo.errors import PriorError
+from zoo.network.slots import Slot, assign
 from zoo.priors.empirical_bayes import EmpiricalBayes
 from zoo.priors.families import describe, typical_points
 from zoo.priors.gaussian_dropout import GaussianDropout
@@ -24,7 +25,6 @@ from zoo.priors.program import PlainProgram, Program
 from zoo.priors.quantizing import Quantizing
 from zoo.priors.spec import Prior
 from zoo.priors.structure import DirichletStructure, GumbelSoftmax, SoftmaxStructure
-from zoo.slots import Slot, assign
 
 __all__ = [
     "DirichletStructure",

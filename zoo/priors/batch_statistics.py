@@ -12,9 +12,9 @@ from torch.distributions import constraints
 
 from guides.stochastic_batch_norm import START_SCALE, BatchStatistic, Moments
 from zoo.errors import PriorError
+from zoo.network.slots import Slot
 from zoo.priors.program import Program
 from zoo.priors.structured import StructuredPrior, structured
-from zoo.slots import Slot
 
 
 class _BatchLaw(StructuredPrior):

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from guides.empirical_bayes import EmpiricalBayes as EmpiricalBayesGuide
 from zoo.distributions import EmpiricalBayesNormal
+from zoo.network.slots import Slot
 from zoo.priors.program import FittedProgram, Program
 from zoo.priors.structured import StructuredPrior, structured
-from zoo.slots import Slot
 
 
 @structured

@@ -17,8 +17,8 @@ import torch
 from torch.distributions import Distribution, constraints, transform_to
 
 import zoo.distributions
-from zoo.calls import short
 from zoo.errors import PriorError, did_you_mean
+from zoo.parsing.calls import short
 
 if TYPE_CHECKING:
     from zoo.priors.spec import Value

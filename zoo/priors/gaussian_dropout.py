@@ -8,10 +8,10 @@ from torch.distributions import constraints
 
 from guides.variational_dropout import VariationalDropout
 from zoo.errors import PriorError
+from zoo.network.slots import Slot
 from zoo.priors.log_uniform import LogUniformProgram
 from zoo.priors.program import Program
 from zoo.priors.structured import StructuredPrior, structured
-from zoo.slots import Slot
 
 
 @structured

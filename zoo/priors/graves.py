@@ -7,9 +7,9 @@ from torch import Tensor
 
 from guides.graves import Graves as GravesGuide
 from zoo.distributions import graves_prior
+from zoo.network.slots import Slot
 from zoo.priors.program import FittedProgram, Program
 from zoo.priors.structured import StructuredPrior, structured
-from zoo.slots import Slot
 
 
 @structured

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from guides.group_horseshoe import GroupHorseshoe
+from zoo.network.slots import Grouping, Slot
 from zoo.priors.program import Program, ScaledProgram
 from zoo.priors.structured import StructuredPrior, structured
-from zoo.slots import Grouping, Slot
 
 
 @structured

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from guides.sparse_vd import SparseVD
 from zoo import distributions
+from zoo.network.slots import Slot
 from zoo.priors.program import Program
 from zoo.priors.structured import StructuredPrior, structured
-from zoo.slots import Slot
 
 
 @structured

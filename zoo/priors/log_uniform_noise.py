@@ -8,10 +8,10 @@ from torch.distributions import constraints
 from guides.base import Guide
 from guides.structured_bp import StructuredBP
 from zoo.errors import PriorError
+from zoo.network.slots import Slot
 from zoo.priors.program import PlainProgram, Program
 from zoo.priors.spec import Prior
 from zoo.priors.structured import StructuredPrior, structured
-from zoo.slots import Slot
 
 
 @structured

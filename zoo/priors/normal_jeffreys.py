@@ -13,9 +13,9 @@ from guides.group_normal_jeffreys import GroupNormalJeffreys
 from guides.mean_field import MeanField
 from zoo.distributions import LogUniform
 from zoo.errors import PriorError
+from zoo.network.slots import Grouping, Slot
 from zoo.priors.program import Program, ScaledProgram
 from zoo.priors.structured import StructuredPrior, structured
-from zoo.slots import Grouping, Slot
 
 
 @structured

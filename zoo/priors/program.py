@@ -19,8 +19,8 @@ from guides.base import Guide
 from guides.lazy import is_lazy
 from guides.mean_field import MeanField
 from zoo.errors import PriorError
+from zoo.network.slots import Slot
 from zoo.priors.spec import Prior, Value
-from zoo.slots import Slot
 
 
 class Program(nn.Module):

@@ -13,9 +13,9 @@ import zoo.distributions as densities
 from guides.base import Guide
 from guides.quantized import REFERENCE_GAP, Quantized, fitted_size
 from zoo.errors import PriorError
+from zoo.network.slots import Slot
 from zoo.priors.program import Program, constant
 from zoo.priors.structured import StructuredPrior, structured
-from zoo.slots import Slot
 
 #: A learned codebook does not shrink below a quarter of its start (published: from 0.2 to 0.05).
 SMALLEST_GROWTH = math.log(0.25)

@@ -3,15 +3,15 @@
 ``Normal(0, 1)``, ``StudentT(df=3, scale=0.5)``, nested ``Normal(0, HalfCauchy(1))`` and structured
 ``Horseshoe(scale=1e-5, group=input)`` are the same thing as the mapping
 ``{dist: Normal, loc: 0, scale: {dist: HalfCauchy, scale: 1}}``. Text is read with `ast` in
-expression mode (`zoo.calls`); nothing is evaluated.
+expression mode (`zoo.parsing.calls`); nothing is evaluated.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from zoo.calls import MAX_DEPTH, MAX_TEXT, Argument, Call, finite_number, parse_call, short
 from zoo.errors import PriorError
+from zoo.parsing.calls import MAX_DEPTH, MAX_TEXT, Argument, Call, finite_number, parse_call, short
 from zoo.priors.families import Family, find_family
 
 #: What a parameter of a prior may be: a number, an option, a list of numbers, or a hyper-prior.

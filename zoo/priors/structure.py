@@ -14,9 +14,9 @@ from guides.gumbel_softmax_structure import GumbelSoftmaxStructure
 from guides.simplex import Corner, Dirichlet, log_weights
 from guides.simplex import GumbelSoftmax as GumbelSoftmaxLaw
 from zoo.errors import PriorError
+from zoo.network.slots import Slot
 from zoo.priors.program import Program, constant
 from zoo.priors.structured import StructuredPrior, structured
-from zoo.slots import Slot
 
 Space = Literal["simplex", "cube"]
 Points = Literal["interior", "vertices"]

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from torch.distributions import constraints
 
 from guides.mean_field import MeanField
+from zoo.network.slots import Slot
 from zoo.priors.families import REQUIRED, Family, Parameter, register_structured
 from zoo.priors.program import Program
-from zoo.slots import Slot
 
 
 class StructuredPrior(ABC):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from zoo.nets import lenet5, mlp
+from zoo.network.nets import lenet5, mlp
 
 
 class Residual(nn.Module):

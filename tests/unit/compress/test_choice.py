@@ -6,9 +6,9 @@ import torch
 
 import zoo
 from zoo.compress.choice import choose_by_threshold, choose_by_tolerance
-from zoo.compress.groups import masked
 from zoo.errors import PriorError, ZooError
-from zoo.nets import mlp
+from zoo.infer.pruning.groups import masked
+from zoo.network.nets import mlp
 
 
 @pytest.fixture

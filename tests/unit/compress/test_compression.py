@@ -16,7 +16,7 @@ from zoo.compress.rates import rates
 from zoo.compress.shrink import shrink
 from zoo.compress.tracing import trace
 from zoo.errors import CompressionError
-from zoo.nets import mlp
+from zoo.network.nets import mlp
 
 
 @pytest.fixture(scope="module")

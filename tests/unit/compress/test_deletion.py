@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.compress.deletion import deletion_order
 from zoo.errors import CompressionError
-from zoo.infer.predict import draw_posterior
-from zoo.nets import mlp
+from zoo.infer.predict.draws import draw_posterior
+from zoo.network.nets import mlp
+from zoo.robustness.deletion import deletion_order
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

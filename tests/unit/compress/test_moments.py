@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.compress.moments import slot_moments
-from zoo.nets import mlp
+from zoo.infer.pruning.moments import slot_moments
+from zoo.network.nets import mlp
 
 
 def create(**options):
@@ -21,7 +21,7 @@ def test_moments_in_closed_form_agree_with_draws():
     guide = model.guide(init_scale=0.2)
     found = slot_moments(model, guide, seed=0)
     assert set(found.means) == set(found.variances) == set(model.slots)
-    draws = zoo.infer.predict.draw_posterior(model, guide, 20_000, seed=1).slots
+    draws = zoo.infer.predict.draws.draw_posterior(model, guide, 20_000, seed=1).slots
     for name, mean in found.means.items():
         assert mean.dtype == torch.float64
         drawn, variance = draws[name].double(), found.variances[name]

@@ -10,7 +10,7 @@ from zoo.compress.costs import count_flops, count_parameters, count_weights
 from zoo.compress.shrink import shrink
 from zoo.compress.tracing import trace
 from zoo.errors import CompressionError
-from zoo.nets import lenet5, mlp
+from zoo.network.nets import lenet5, mlp
 
 
 def traced(net, shape, values=None):

@@ -7,7 +7,7 @@ from torch import nn
 
 import zoo
 from guides.layout import channels_last, standard_normal_like
-from zoo.infer.objective import Objective
+from zoo.infer.svi.objective import Objective
 
 
 @pytest.mark.parametrize("channels", [1, 3])

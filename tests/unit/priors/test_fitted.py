@@ -12,13 +12,13 @@ from torch import nn
 
 import zoo
 from zoo.errors import ConfigError
-from zoo.infer.objective import Objective, site_divergences, total_divergence
-from zoo.infer.predict import draw_prior
-from zoo.infer.svi import SVI
+from zoo.infer.predict.draws import draw_prior
+from zoo.infer.svi.loop import SVI
+from zoo.infer.svi.objective import Objective, site_divergences, total_divergence
+from zoo.network.slots import Slot
 from zoo.priors import Prior, build_guide, build_program
 from zoo.registry import Recipe
-from zoo.sbc import calibrate
-from zoo.slots import Slot
+from zoo.truth.calibration import calibrate
 
 pytestmark = pytest.mark.usefixtures("double_precision", "module_local_params")
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from zoo.errors import PriorError
+from zoo.network.slots import Slot
 from zoo.priors import Prior, resolve_priors
-from zoo.slots import Slot
 
 WEIGHT = Slot("0.weight", torch.zeros(2, 3), "linear")
 BIAS = Slot("0.bias", torch.zeros(2), "linear")

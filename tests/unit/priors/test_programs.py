@@ -7,8 +7,8 @@ from scipy import integrate, stats
 from torch import nn
 
 from zoo.errors import PriorError
+from zoo.network.slots import Slot, network_slots
 from zoo.priors import Prior, build_guide, build_program, proper_counterpart
-from zoo.slots import Slot, network_slots
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

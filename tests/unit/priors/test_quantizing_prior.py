@@ -10,8 +10,8 @@ from torch.distributions import kl_divergence
 
 import zoo
 from zoo.distributions import Quantizing
-from zoo.infer.objective import Objective
-from zoo.infer.svi import SVI
+from zoo.infer.svi.loop import SVI
+from zoo.infer.svi.objective import Objective
 from zoo.priors import Prior
 from zoo.priors.quantizing import QuantizingProgram
 from zoo.registry import Recipe

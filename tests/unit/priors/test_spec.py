@@ -5,8 +5,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zoo.calls import MAX_DEPTH, MAX_TEXT
 from zoo.errors import PriorError
+from zoo.parsing.calls import MAX_DEPTH, MAX_TEXT
 from zoo.priors import Prior, parse_priors
 
 # Signatures written out here, in positional order; "real" or "positive" is what may stand there.

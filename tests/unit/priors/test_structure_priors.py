@@ -8,9 +8,9 @@ from torch import nn
 import zoo
 from guides.gumbel_softmax_structure import GumbelSoftmaxPosterior, temperature_at
 from zoo.errors import PriorError
-from zoo.infer.objective import Objective, site_divergences
-from zoo.infer.svi import SVI
-from zoo.nets import Graph, build_net
+from zoo.infer.svi.loop import SVI
+from zoo.infer.svi.objective import Objective, site_divergences
+from zoo.network.nets import Graph, build_net
 from zoo.priors import Prior
 from zoo.registry import Recipe
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import zoo
 import zoo.errors
-from zoo.infer.objective import site_divergences
+from zoo.infer.svi.objective import site_divergences
 
 METHODS = ["mean_field", "group_horseshoe", "sparse_vd"]
 SCALES = {"_global_a": True, "_global_b": True, "_local_a": True, "_local_b": True, "_base": True}

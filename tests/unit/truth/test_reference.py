@@ -1,0 +1,213 @@
+"""A truth meets the published criteria, or is refused with numbers."""
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+import zoo
+from zoo.errors import ConfigError, StoreError, TruthError
+from zoo.infer.nuts.sampler import Draws, sample_nuts
+from zoo.truth import reference as ground_truth
+from zoo.truth.reference import Truth, judge, truth
+
+Y = torch.tensor([1.0, -0.5, 0.2, 2.0], dtype=torch.float64)
+FAST = {"num_chains": 2, "num_warmup": 300, "num_samples": 1000, "executor": "serial"}
+
+
+def location(y):
+    z = pyro.sample("z", dist.Normal(0.0, 2.0))
+    with pyro.plate("obs", len(y)):
+        pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+
+def funnel():
+    """Neal's funnel with nine arms, centred."""
+    v = pyro.sample("v", dist.Normal(0.0, 3.0))
+    pyro.sample("x", dist.Normal(0.0, (v / 2).exp()).expand([9]).to_event(1))
+
+
+def made_up(values, **stats):
+    """Draws with the statistics of a sampler that had no difficulty."""
+    rng = np.random.default_rng(1)
+    good = {"diverging": np.zeros((4, 500), dtype=bool), "energy": rng.normal(size=(4, 500))}
+    return Draws(values, good | stats, 0.0, 0.0, 0.0, {})
+
+
+def independent(*shape):
+    return np.random.default_rng(0).normal(size=(4, 500, *shape))
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Count how often the sampler is run."""
+    calls = []
+
+    def sample(*args, **kwargs):
+        calls.append(kwargs)
+        return sample_nuts(*args, **kwargs)
+
+    monkeypatch.setattr(ground_truth, "sample_nuts", sample)
+    return calls
+
+
+def test_accepted_truth_has_its_exact_mean_within_monte_carlo_error(tmp_path):
+    found = truth(location, (Y,), cache=tmp_path, **FAST)
+    precision = 1 / 4 + 4
+    exact = {"mean": float(Y.sum()) / precision, "sd": precision**-0.5}
+    for statistic, value in exact.items():
+        row = found.summary["z"]
+        error = float(row.sel(statistic=f"mcse_{statistic}"))
+        assert abs(float(row.sel(statistic=statistic)) - value) < 5 * error
+    assert found.accepted
+    assert found.reasons == ()
+
+
+def test_independent_draws_are_accepted():
+    values = {"a": independent(), "b": independent(2)}
+    assert judge(made_up(values)).reasons == ()
+
+
+def test_constant_elements_are_not_judged():
+    values = independent(2)
+    values[..., 0] = 1.0
+    assert judge(made_up({"corr": values})).accepted
+
+
+def test_chains_that_disagree_are_named_with_their_rhat():
+    values = independent(3)
+    values[0, :, 2] += 1.0
+    reasons = judge(made_up({"w": values})).reasons
+    assert any(reason.startswith("rhat of w[2] 1.") for reason in reasons)
+    assert not any("w[0]" in reason or "w[1]" in reason for reason in reasons)
+
+
+def test_few_effective_draws_are_named():
+    walk = np.cumsum(independent(), axis=1)
+    reasons = judge(made_up({"slow": walk})).reasons
+    assert any(
+        reason.startswith("ess_bulk of slow") and "limit 400" in reason for reason in reasons
+    )
+    assert any(reason.startswith("ess_tail of slow") for reason in reasons)
+
+
+def test_divergences_and_low_energy_fraction_are_named():
+    diverging = np.zeros((4, 500), dtype=bool)
+    diverging[1, 3] = True
+    energy = np.cumsum(independent(), axis=1)
+    reasons = judge(made_up({"a": independent()}, diverging=diverging, energy=energy)).reasons
+    assert reasons[0] == "1 of 2000 transitions diverged (limit 0)"
+    assert reasons[1].startswith("E-BFMI is 0.0")
+
+
+def test_energies_that_an_engine_does_not_report_are_not_judged():
+    assert judge(made_up({"a": independent()}, energy=np.full((4, 500), np.nan))).accepted
+
+
+def test_only_reported_quantities_are_judged():
+    walk = np.cumsum(independent(), axis=1)
+    draws = made_up({"slow": walk, "a": independent()})
+    assert not judge(draws).accepted
+    assert judge(draws, lambda values: {"squared": values["a"] ** 2}).accepted
+
+
+@pytest.mark.slow
+def test_centred_funnel_is_refused_with_its_divergences(monkeypatch):
+    monkeypatch.setattr(ground_truth, "CAREFUL_TARGETS", ())
+    options = FAST | {"num_samples": 500, "max_tree_depth": 7}
+    with pytest.raises(TruthError, match=r"\d+ of 1000 transitions diverged \(limit 0\)"):
+        truth(funnel, cache=False, reparameterise=False, **options)
+
+
+def test_divergences_are_met_with_more_care_before_they_are_refused(monkeypatch):
+    tried = []
+
+    def sample(*args, target_accept, num_warmup, num_samples, **kwargs):
+        tried.append((target_accept, num_warmup, num_samples))
+        return made_up({"z": independent()}, diverging=np.ones((4, 500), dtype=bool))
+
+    monkeypatch.setattr(ground_truth, "sample_nuts", sample)
+    with pytest.raises(TruthError, match="2000 of 2000 transitions diverged"):
+        truth(location, (Y,), cache=False)
+    assert tried == [(0.8, 1000, 1000), (0.95, 2000, 1000), (0.99, 4000, 1000)]
+
+
+def test_draws_that_are_not_accepted_can_be_had(monkeypatch):
+    walk = made_up({"z": np.cumsum(independent(), axis=1)})
+    monkeypatch.setattr(ground_truth, "sample_nuts", lambda *args, **kwargs: walk)
+    found = truth(location, (Y,), cache=False, accept=False)
+    assert not found.accepted
+    assert found.draws is walk
+
+
+def test_whitened_funnel_is_accepted_and_exact():
+    found = truth(funnel, cache=False, **FAST)
+    row = found.summary["v"]
+    assert abs(float(row.sel(statistic="mean"))) < 5 * float(row.sel(statistic="mcse_mean"))
+    assert abs(float(row.sel(statistic="sd")) - 3) < 5 * float(row.sel(statistic="mcse_sd"))
+
+
+def test_too_few_draws_are_made_more():
+    found = truth(location, (Y,), cache=False, **(FAST | {"num_samples": 50}))
+    assert found.accepted
+    assert found.recipe["num_samples"] > 50
+    assert found.recipe["target_accept"] == 0.8
+
+
+def test_cache_is_used_again_for_the_same_question_only(tmp_path, counted):
+    first = truth(location, (Y,), cache=tmp_path, **FAST)
+    again = truth(lambda y: location(y), (Y.clone(),), cache=tmp_path, **FAST)
+    assert len(counted) == 1
+    np.testing.assert_array_equal(first.draws.values["z"], again.draws.values["z"])
+    assert again.recipe == first.recipe
+    truth(location, (Y + 1e-9,), cache=tmp_path, **FAST)
+    truth(location, (Y,), cache=tmp_path, seed=1, **FAST)
+    assert len(counted) == 3
+
+
+@pytest.mark.parametrize("damage", ["truncated", "other"])
+def test_damaged_cache_is_made_again(tmp_path, counted, damage):
+    first = truth(location, (Y,), cache=tmp_path, **FAST)
+    (path,) = (tmp_path / "truth").glob("*.nc")
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:1000])
+    else:
+        other = truth(location, (Y + 1,), cache=tmp_path / "other", **FAST)
+        other.save(path)
+    counted.clear()
+    again = truth(location, (Y,), cache=tmp_path, **FAST)
+    assert len(counted) == 1
+    np.testing.assert_array_equal(first.draws.values["z"], again.draws.values["z"])
+    assert Truth.load(path).key == first.key
+
+
+def test_cache_directory_comes_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path))
+    truth(location, (Y,), **FAST)
+    assert len(list((tmp_path / "truth").glob("*.nc"))) == 1
+
+
+def test_saved_truth_is_read_back_and_is_a_tree_of_arviz(tmp_path):
+    found = truth(location, (Y,), cache=False, **FAST)
+    found.save(tmp_path / "truth.nc")
+    loaded = Truth.load(tmp_path / "truth.nc")
+    np.testing.assert_array_equal(loaded.draws.values["z"], found.draws.values["z"])
+    np.testing.assert_array_equal(loaded.draws.stats["energy"], found.draws.stats["energy"])
+    assert loaded.summary.equals(found.summary)
+    tree = loaded.tree()
+    assert tree["posterior"]["z"].dims == ("chain", "draw")
+    assert tree["sample_stats"]["diverging"].dtype == bool
+    (tmp_path / "other.nc").write_text("no")
+    with pytest.raises(StoreError, match=r"other\.nc"):
+        Truth.load(tmp_path / "other.nc")
+
+
+def test_one_chain_is_refused():
+    with pytest.raises(ConfigError, match=r"at least 2 chains.*num_chains=1"):
+        truth(location, (Y,), num_chains=1)
+
+
+def test_truth_is_public():
+    assert zoo.truth is truth  # and not a module of that name
+    assert zoo.Truth is Truth

@@ -1,1 +1,0 @@
-"""The checks of the contract; `zoo.testing` runs them."""

@@ -1,0 +1,5 @@
+"""The command line: ``zoo``, or ``python -m zoo``."""
+
+from zoo.cli.app import app, main
+
+__all__ = ["app", "main"]

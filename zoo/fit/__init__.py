@@ -1,0 +1,1 @@
+"""From a configuration to a fitted posterior: config, build, run, result, store."""

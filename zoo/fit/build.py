@@ -1,0 +1,222 @@
+"""From a configuration to a model and a guide: the one place where the pieces meet."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from guides.base import Guide
+from zoo.data import Schema
+from zoo.errors import ConfigError
+from zoo.fit.config import RunConfig
+from zoo.infer.svi.schedule import child_seed
+from zoo.likelihoods import default_likelihood, parse_likelihood
+from zoo.network.activations import silent_slots
+from zoo.network.bnn import BNN
+from zoo.network.nets import build_net, spell_out
+from zoo.priors import PriorSource
+from zoo.registry import Entry, Recipe, check_task, get
+
+#: Streams of random numbers derived from the seed of a run, beside those of the training loop.
+INIT_STREAM = 2_000_000_011
+START_STREAM = 4_000_000_007
+PREDICT_STREAM = 2_000_000_033
+
+#: Multiplications of a step below which a second thread does not pay.
+WORK_FOR_THREADS = 2**25
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A method put together for given data."""
+
+    entry: Entry
+    config: RunConfig
+    model: BNN
+    guide: Guide
+
+
+def assemble(
+    config: RunConfig,
+    schema: Schema,
+    *,
+    num_data: int,
+    net: nn.Module | None = None,
+) -> Assembly:
+    """Build model and guide, with every default of the configuration filled in.
+
+    Parameters
+    ----------
+    config
+        What to build.
+    schema
+        The shape of the data.
+    num_data
+        Number of training rows: it weighs the likelihood against the prior.
+    net
+        A network object; otherwise the configuration names one.
+    """
+    entry = get(config.method)
+    check_task(entry, schema.task)
+    likelihood_text = config.likelihood or default_likelihood(schema.task)
+    likelihood = parse_likelihood(likelihood_text)
+    if schema.task not in likelihood.tasks:
+        raise ConfigError(
+            f"the likelihood {likelihood_text!r} is for {' or '.join(likelihood.tasks)}, but the "
+            f"target is for {schema.task}."
+        )
+    num_classes = len(schema.classes) or None
+    num_outputs = likelihood.num_outputs(num_classes)
+    config = config.resolved(
+        entry,
+        likelihood=likelihood_text,
+        device=str(choose_device(config.device)),
+        net=config.net and spell_out(config.net, schema.num_features, num_outputs),
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(child_seed(start_seed(config), INIT_STREAM))
+        if net is not None and config.start:
+            net = reinitialised(net)
+        elif net is None:
+            if config.net is None:
+                raise ConfigError(
+                    "this run was made with a network object: pass the same network as net=."
+                )
+            net = build_net(config.net, schema.num_features, num_outputs, schema.image_shape)
+    dtype, device = DTYPES[config.dtype], torch.device(config.device)
+    net = copy.deepcopy(net).to(dtype)
+    model = create(
+        entry.name,
+        net,
+        likelihood=likelihood.to(dtype),
+        priors=config.priors,
+        num_data=num_data,
+        bayesian=config.bayesian,
+        autocast=config.autocast,
+    )
+    check_network(model, torch.zeros(2, *schema.input_shape, dtype=dtype), num_classes)
+    guide = build_guide(model, config.guide, config.recipe(entry).init_scale)
+    threads = config.num_threads or choose_threads(model, config.recipe(entry))
+    config = config.model_copy(update={"num_threads": threads})
+    return Assembly(entry, config, model.to(device), guide.to(device))
+
+
+def build_guide(model: BNN, name: str, init_scale: float) -> Guide:
+    """Return the guide that a name stands for."""
+    builders: dict[str, Callable[..., Guide]] = {
+        "factorised": model.guide,
+        "full_rank": model.full_rank_guide,
+        "linear": model.linear_guide,
+    }
+    return builders[name](init_scale=init_scale)
+
+
+def start_seed(config: RunConfig) -> int:
+    """Return the seed of initial weights, batches and noise.
+
+    The seed of the configuration, unless another start is asked for: it also decides which rows
+    are held out, and those must be the same for all starts.
+    """
+    return child_seed(config.seed, START_STREAM + config.start) if config.start else config.seed
+
+
+def reinitialised(net: nn.Module) -> nn.Module:
+    """Return a copy of a network with new weights, where its layers know how to draw them."""
+    net = copy.deepcopy(net)
+    for layer in net.modules():
+        reset = getattr(layer, "reset_parameters", None)
+        if callable(reset):
+            reset()
+    return net
+
+
+def create(
+    name: str,
+    net: nn.Module,
+    *,
+    likelihood: str | nn.Module,
+    num_data: int,
+    priors: Mapping[str, PriorSource] | None = None,
+    bayesian: tuple[str, ...] | None = None,
+    autocast: bool = False,
+) -> BNN:
+    """Return the Pyro model of a method for any torch network.
+
+    Parameters
+    ----------
+    name
+        A method of the zoo, see `zoo.list_models`.
+    net
+        Any network; it is copied.
+    likelihood
+        For example ``"categorical"`` or ``"gaussian(noise=0.1)"``.
+    num_data
+        Number of training rows.
+    priors
+        Priors by slot pattern; they come before the method's own.
+    bayesian
+        Patterns of the parameters that get a posterior.
+    autocast
+        Whether the network computes in bfloat16.
+
+    Examples
+    --------
+    >>> import torch, zoo
+    >>> net = torch.nn.Linear(3, 1)
+    >>> model = zoo.create("mean_field", net, likelihood="gaussian(noise=0.1)", num_data=100)
+    >>> guide = model.guide(init_scale=0.01)
+    """
+    built = parse_likelihood(likelihood) if isinstance(likelihood, str) else likelihood
+    return get(name).builder(
+        net, built, priors=priors, num_data=num_data, bayesian=bayesian, autocast=autocast
+    )
+
+
+def check_network(model: BNN, x: Tensor, num_classes: int | None) -> None:
+    """Run the network once on rows of the right shape, and refuse one that does not fit."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            f = model.net(x)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"the network does not accept rows of shape {tuple(x.shape[1:])}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    if not isinstance(f, Tensor):
+        raise ConfigError(f"the network must return a tensor. It returned {type(f).__name__}.")
+    model.likelihood.check_outputs(f, num_classes)
+    silent = silent_slots(model.net, model.activations, x)
+    if silent:
+        raise ConfigError(
+            f"the noise {silent[0]!r} has no effect: the network does not call that module. "
+            "Choose the slots with bayesian=."
+        )
+    model.check(x)
+
+
+def choose_threads(model: BNN, recipe: Recipe) -> int:
+    """Return one thread for small problems, where more only wait for each other, else all."""
+    work = recipe.batch_size * sum(parameter.numel() for parameter in model.net.parameters())
+    return 1 if work < WORK_FOR_THREADS else torch.get_num_threads()
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device a name stands for; ``auto`` is CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(
+            f"unknown device {name!r}. Accepted: auto, cpu, cuda, cuda:0, ..."
+        ) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"the device {name!r} is not available: no CUDA. Use cpu or auto.")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"unknown device {name!r}. Accepted: auto, cpu, cuda, cuda:0, ...")
+    return device

@@ -1,0 +1,219 @@
+"""Further fits of one model from other starting points, and what is kept of each.
+
+A start decides initial weights, batches and noise; data, held-out rows and everything else stay.
+Fits that end with other ELBOs or other predictions tell that the result depends on where training
+began. Each is a task of an executor; of each only a few numbers are kept, and any of them can be
+had as a fit of its own by naming its start.
+"""
+
+import importlib
+import math
+import pickle
+import re
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from zoo.data import Dataset
+from zoo.errors import ConfigError
+from zoo.fit.build import Assembly
+from zoo.fit.comparable import outcome_of
+from zoo.fit.config import RunConfig
+from zoo.fit.outcome import ARRAYS, Outcome
+from zoo.fit.prepare import Prepared, finished_fit, prepare, threads
+from zoo.fit.store import RunDirectory
+from zoo.infer.svi.loop import SVI, DivergedError
+from zoo.infer.tasks.executor import available_cores
+from zoo.infer.tasks.running import Report, run_tasks
+
+Array = NDArray[Any]
+
+#: What is known of the restarts that are done, while others are not.
+RESTARTS = "restarts.safetensors"
+
+
+def run_restarts(
+    prepared: Prepared,
+    directory: RunDirectory | None,
+    *,
+    executor: Executor | str | None = None,
+    progress_bar: bool | None = None,
+) -> tuple[Outcome, ...]:
+    """Fit from as many other starts as the configuration asks for.
+
+    With a directory every outcome is written as soon as it is known, and fits that are under way
+    have checkpoints, so that an interrupted run goes on where it was.
+
+    Parameters
+    ----------
+    prepared
+        The run whose model is fitted again.
+    directory
+        Where the run is stored, if it is.
+    executor
+        Where the fits run, as for `zoo.infer.tasks.running.run_tasks`. By default in processes, as
+        many as have the cores they need.
+    progress_bar
+        Whether a bar is shown; by default on a terminal.
+    """
+    assembly, config = prepared.assembly, prepared.assembly.config
+    starts = range(config.start + 1, config.start + config.restarts + 1)
+    known = {} if directory is None else _read_outcomes(directory)
+    wanted = [start for start in starts if start not in known]
+
+    def keep(index: int, outcome: Outcome) -> None:
+        known[wanted[index]] = outcome
+        if directory is not None:
+            _write_outcomes(directory, known.values())
+            directory.remove(_checkpoint(wanted[index]))
+
+    tasks = [
+        partial(
+            fit_start,
+            config.model_copy(update={"start": start, "restarts": 0}),
+            prepared.source,
+            prepared.net,
+            assembly.entry.builder.__module__,
+            None if directory is None else directory.path.absolute(),
+        )
+        for start in wanted
+    ]
+    if tasks:
+        run_tasks(
+            tasks,
+            _choose_executor(executor, assembly, prepared.net),
+            length=config.recipe(assembly.entry).num_steps,
+            unit="step",
+            description="restarts",
+            progress_bar=progress_bar,
+            on_result=keep,
+        )
+    return tuple(known[start] for start in starts)
+
+
+def fit_start(
+    config: RunConfig,
+    dataset: Dataset,
+    net: nn.Module | None,
+    module: str,
+    folder: Path | None,
+    report: Report | None,
+) -> Outcome:
+    """Fit one start and return what is kept of it; a task that can be sent to another process.
+
+    Parameters
+    ----------
+    config
+        The configuration, with its start.
+    dataset
+        The data, those for early stopping among them.
+    net
+        The network, if it is an object.
+    module
+        Where the method registers itself.
+    folder
+        Where checkpoints are written, if it exists on this machine.
+    report
+        Told the number of steps done.
+    """
+    importlib.import_module(module)
+    directory = RunDirectory(folder) if folder is not None and folder.is_dir() else None
+    name = _checkpoint(config.start)
+
+    def save(svi: SVI) -> None:
+        if directory is not None:
+            directory.write_tensors(name, *svi.state())
+
+    prepared = prepare(config, dataset=dataset, net=net)
+    if directory is not None and (directory.path / name).exists():
+        prepared.svi.load_state(*directory.read_tensors(name))
+    with threads(config.num_threads):
+        try:
+            losses = prepared.svi.run(
+                progress_bar=False,
+                checkpoint_every=config.checkpoint_every,
+                on_checkpoint=save,
+                on_step=report,
+            )
+        except DivergedError:
+            nothing = np.empty(0)
+            return Outcome(config.start, math.nan, math.nan, nothing, nothing, nothing)
+        return outcome_of(finished_fit(prepared, losses), prepared.dataset)
+
+
+def remove_restart_files(directory: RunDirectory) -> None:
+    """Remove what an unfinished run keeps of its restarts."""
+    directory.remove(RESTARTS)
+    for path in directory.path.glob(_checkpoint("*")):
+        directory.remove(path.name)
+
+
+def _checkpoint(start: int | str) -> str:
+    return f"checkpoint.start_{start}.safetensors"
+
+
+def _choose_executor(
+    executor: Executor | str | None, assembly: Assembly, net: nn.Module | None
+) -> Executor | str:
+    """Return where restarts run: in this process if they could not be sent, or use all of it."""
+    sendable = _can_be_sent(net) and assembly.entry.builder.__module__ != "__main__"
+    if isinstance(executor, str) and executor.startswith("processes") and not sendable:
+        raise ConfigError(
+            f"the executor {executor!r} cannot be used: the network or the method is defined in "
+            "the running script, which other processes do not import. Move it to a module, or use "
+            "the executor 'serial'."
+        )
+    if executor is not None:
+        return executor
+    config = assembly.config
+    workers = available_cores() // (config.num_threads or 1)
+    if not sendable or config.device != "cpu" or min(workers, config.restarts) < 2:
+        return "serial"
+    return f"processes:{min(workers, config.restarts)}"
+
+
+def _can_be_sent(net: nn.Module | None) -> bool:
+    if net is None:
+        return True
+    if any(type(module).__module__ == "__main__" for module in net.modules()):
+        return False
+    try:
+        pickle.dumps(net)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True
+
+
+def _write_outcomes(directory: RunDirectory, outcomes: Iterable[Outcome]) -> None:
+    outcomes = list(outcomes)
+    tensors = {
+        f"{outcome.start}.{name}": torch.from_numpy(getattr(outcome, name))
+        for outcome in outcomes
+        for name in ARRAYS
+    }
+    numbers = {f"{outcome.start}.elbo": outcome.elbo for outcome in outcomes}
+    numbers |= {f"{outcome.start}.elbo_error": outcome.elbo_error for outcome in outcomes}
+    directory.write_tensors(RESTARTS, tensors, numbers)
+
+
+def _read_outcomes(directory: RunDirectory) -> dict[int, Outcome]:
+    if not (directory.path / RESTARTS).exists():
+        return {}
+    tensors, numbers = directory.read_tensors(RESTARTS)
+    starts = [int(name.partition(".")[0]) for name in numbers if re.fullmatch(r"\d+\.elbo", name)]
+    return {
+        start: Outcome(
+            start,
+            numbers[f"{start}.elbo"],
+            numbers[f"{start}.elbo_error"],
+            *(tensors[f"{start}.{name}"].numpy() for name in ARRAYS),
+        )
+        for start in starts
+    }

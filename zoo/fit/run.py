@@ -1,0 +1,78 @@
+"""Training from the first step to the last, with checkpoints, and from other starts."""
+
+from concurrent.futures import Executor
+from dataclasses import replace
+
+from torch import nn
+
+from zoo.errors import StoreError
+from zoo.fit import store
+from zoo.fit.config import make_config, read_config
+from zoo.fit.prepare import Prepared, finished_fit, prepare, threads, with_mode
+from zoo.fit.restarts import run_restarts
+from zoo.fit.result import Fitted
+from zoo.fit.store import RunDirectory
+from zoo.fit.stored import write_inputs
+from zoo.infer.svi.loop import SVI
+
+
+def begin(prepared: Prepared, directory: RunDirectory | None) -> Prepared:
+    """Decide how steps are run, and write what a resumed run needs."""
+    prepared = with_mode(prepared)
+    if directory is not None:
+        write_inputs(directory, prepared.assembly.config, prepared.dataset)
+    return prepared
+
+
+def continued(directory: RunDirectory, *, net: nn.Module | None = None) -> Prepared:
+    """Return an interrupted run as its last checkpoint left it."""
+    if directory.is_complete:
+        raise StoreError(f"the run in {str(directory.path)!r} is finished: nothing to resume.")
+    directory.require_config()
+    prepared = prepare(make_config(**read_config(directory.path / store.CONFIG)), net=net)
+    directory.remove_leftovers()
+    if (directory.path / store.CHECKPOINT).exists():
+        try:
+            prepared.svi.load_state(*directory.read_tensors(store.CHECKPOINT))
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise StoreError(
+                f"the checkpoint in {str(directory.path)!r} does not fit its configuration: "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from None
+    return prepared
+
+
+def train(
+    prepared: Prepared,
+    directory: RunDirectory | None = None,
+    *,
+    executor: Executor | str | None = None,
+    progress_bar: bool | None = None,
+) -> Fitted:
+    """Train to the end, with checkpoints if there is a directory, then from other starts.
+
+    Parameters
+    ----------
+    prepared
+        What `begin` or `continued` returned.
+    directory
+        Where checkpoints go; the caller holds its lock.
+    executor
+        Where restarts run, see `zoo.infer.tasks.executor.make_executor`.
+    progress_bar
+        By default one is shown on a terminal.
+    """
+
+    def checkpoint(svi: SVI) -> None:
+        if directory is not None:
+            directory.write_tensors(store.CHECKPOINT, *svi.state())
+
+    config = prepared.assembly.config
+    with threads(config.num_threads):
+        losses = prepared.svi.run(
+            progress_bar=progress_bar,
+            checkpoint_every=config.checkpoint_every,
+            on_checkpoint=checkpoint,
+        )
+        restarts = run_restarts(prepared, directory, executor=executor, progress_bar=progress_bar)
+        return replace(finished_fit(prepared, losses), restarts=restarts)

@@ -1,0 +1,182 @@
+"""The tree of a fit: everything that its diagnostics and its report need to know."""
+
+import json
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+import xarray
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from zoo._version import __version__
+from zoo.data import Dataset
+from zoo.fit.comparable import (
+    function_points,
+    held_out_log_density,
+    held_out_rows,
+    outcome_of,
+)
+from zoo.fit.outcome import restart_arrays
+from zoo.fit.result import Fitted
+from zoo.fit.schema import MAX_WEIGHT_BYTES, TreeParts, posterior_tree
+from zoo.infer.predict.draws import (
+    Draws,
+    draw_prior,
+    log_posterior,
+    site_log_priors,
+)
+from zoo.infer.pruning.groups import GroupView
+from zoo.network.nets import choices
+
+#: Numbers of the training inputs that are kept.
+MAX_INPUTS = 2_000_000
+#: Packages whose versions a report names.
+PACKAGES = ("torch", "pyro-ppl", "arviz-base", "arviz-stats", "numpy")
+
+Array = NDArray[Any]
+
+
+def fit_tree(
+    fitted: Fitted, dataset: Dataset, metrics: dict[str, float], groups: GroupView
+) -> xarray.DataTree:
+    """Return draws, log densities, predictions and the history of a fit as a DataTree."""
+    model, draws = fitted.assembly.model, fitted.draws
+    x, y = fitted.kept_rows(dataset)
+    f = fitted.outputs(x, draws.values)
+    likelihoods = fitted.log_likelihood(f, y, draws.values)
+    log_priors = site_log_priors(model, draws)
+    log_prior = torch.stack(list(log_priors.values())).sum(0)
+    stats = {"log_prior": log_prior, "log_q": log_posterior(fitted.assembly.guide, draws)}
+    if len(y) == len(dataset.y_train):  # otherwise the log joint is not known
+        stats["lp"] = log_prior + likelihoods.double().sum(1)
+    prior = _prior_draws(fitted, draws)
+    points = fitted.outputs(function_points(dataset), draws.values)
+    return posterior_tree(
+        TreeParts(
+            sites=draws.sites,
+            slots=draws.slots,
+            sample_stats=stats,
+            log_likelihood=likelihoods,
+            log_prior=log_priors,
+            posterior_predictive=fitted.predictive(f, draws.values).samples,
+            prior=None if prior is None else prior.sites | prior.slots,
+            prior_predictive=None if prior is None else _prior_predictive(fitted, prior, x),
+            observed=fitted.observed(y),
+            inputs=x if x.size <= MAX_INPUTS else None,
+            functions=points,
+            held_out=_held_out(fitted, dataset) if len(dataset.X_test) else None,
+            losses=fitted.losses,
+            gradient_norms=fitted.gradient_norms,
+            restarts=_restarts(fitted, dataset),
+            gains=fitted.elbo_gains(dataset),
+            attributes=_attributes(fitted, dataset, metrics, groups, len(y)),
+        )
+    )
+
+
+def identified_slots(net: nn.Module, slots: list[str]) -> list[str]:
+    """Return the slots that the data can identify: all of a linear model, none of a network.
+
+    Permutations and signs of hidden units leave the function of a network unchanged. Of a weight
+    and the noise that multiplies it, the data know the product.
+    """
+    layers = [m for m in net.modules() if any(True for _ in m.parameters(recurse=False))]
+    is_linear = len(layers) == 1 and isinstance(layers[0], nn.Linear)
+    parameters = {name for name, _ in net.named_parameters()}
+    kinds = {name in parameters for name in slots if name != "noise"}
+    return slots if is_linear and len(kinds) == 1 else []
+
+
+def _restarts(fitted: Fitted, dataset: Dataset) -> dict[str, Array]:
+    """Return this fit and those from other starts as arrays, empty if there are no others."""
+    if not fitted.restarts:
+        return {}
+    return restart_arrays([outcome_of(fitted, dataset), *fitted.restarts])
+
+
+def _prior_draws(fitted: Fitted, draws: Draws) -> Draws | None:
+    num_bytes = sum(value.nbytes for value in (draws.sites | draws.slots).values())
+    if num_bytes > MAX_WEIGHT_BYTES:
+        return None
+    return draw_prior(fitted.assembly.model, len(draws), seed=fitted.prior_seed)
+
+
+def _prior_predictive(fitted: Fitted, prior: Draws, x: Array) -> Array | None:
+    values = prior.slots | fitted.buffers
+    f = fitted.outputs(x, values)
+    if not torch.isfinite(f).all():  # a heavy tail went over the largest number
+        return None
+    samples: Array = fitted.predictive(f, values).samples
+    return samples if np.isfinite(samples).all() else None
+
+
+def _held_out(fitted: Fitted, dataset: Dataset) -> dict[str, Array]:
+    x, y = held_out_rows(dataset)
+    f = fitted.outputs(x, fitted.draws.values)
+    prediction = fitted.predictive(f, fitted.draws.values)
+    known = {"y": fitted.observed(y), "log_density": held_out_log_density(fitted, f, y)}
+    if prediction.probabilities is not None:
+        return known | {"probability": prediction.probabilities}
+    return known | {"y_samples": prediction.samples}
+
+
+def structure_edges(net: nn.Module, slots: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """Return the edges of a network with random structure, and how much weight primitives have.
+
+    Parameters
+    ----------
+    net
+        The network.
+    slots
+        Draws of its slots; without random structure there is nothing to tell.
+    """
+    edges: list[dict[str, Any]] = []
+    for choice in choices(net):
+        drawn = slots.get(f"{choice.module}.structure" if choice.module else "structure")
+        weights = [1.0] if drawn is None else drawn.double().mean(0).tolist()
+        if len(weights) == len(choice.primitives):
+            edge = {"start": choice.start, "end": choice.end}
+            edges.append(edge | {"primitives": list(choice.primitives), "weights": weights})
+    return edges if any(len(edge["weights"]) > 1 for edge in edges) else []
+
+
+def _attributes(
+    fitted: Fitted, dataset: Dataset, metrics: dict[str, float], groups: GroupView, num_rows: int
+) -> dict[str, Any]:
+    assembly, config = fitted.assembly, fitted.config
+    model, sites = assembly.model, fitted.draws.sites
+    priors = {name: str(prior) for name, prior in model.priors.items()}
+    return {
+        "method": config.method,
+        "seed": config.seed,
+        "task": fitted.schema.task,
+        "loss_is_elbo": int(fitted.loss_is_elbo),
+        "dimension": sum(value[0].numel() for value in sites.values()),
+        "parameters": ", ".join(model.slots),
+        "identified": ", ".join(identified_slots(model.net, list(model.slots))),
+        "config": json.dumps(config.model_dump(mode="json")),
+        "priors": json.dumps(priors),
+        "metrics": json.dumps(metrics),
+        "groups": json.dumps(groups.to_dict()),
+        "structure": json.dumps({"edges": structure_edges(model.net, fitted.draws.slots)}),
+        "classes": json.dumps(list(fitted.schema.classes)),
+        "versions": json.dumps(versions()),
+        "summary": assembly.entry.summary,
+        "reference": assembly.entry.reference,
+        "command": "zoo fit --config config.yaml",
+        "chain_kind": "independent draws from a variational posterior",
+        "creation_library": "pyro-zoo",
+        "creation_library_version": __version__,
+        "inference_library": "pyro-ppl",
+        "rows_left_out": len(dataset.X_train) - num_rows,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return what a run was made with."""
+    found = {"python": platform.python_version(), "pyro-zoo": __version__}
+    return found | {name: metadata.version(name) for name in PACKAGES}

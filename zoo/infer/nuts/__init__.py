@@ -1,0 +1,1 @@
+"""The No-U-Turn sampler on recorded densities."""

@@ -1,0 +1,363 @@
+"""One chain of a sampler, as a task that can be sent to another process.
+
+A task holds the density as a recorded graph, so that a worker needs neither Pyro nor the model, and
+the numbers that decide the draws: where it is run makes no difference to them.
+"""
+
+import contextlib
+import ctypes
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.fx import GraphModule
+
+from zoo.errors import ZooError
+from zoo.infer.nuts.native import Native, Program
+from zoo.infer.rng import seeded
+from zoo.infer.tasks.running import Report
+
+Array = NDArray[np.float64]
+Engine = Literal["nutpie", "pyro"]
+Backend = Literal["inductor", "replay"]
+#: A function of one point that returns the log density and its gradient.
+ValueAndGradient = Callable[[Array], tuple[float, Array]]
+
+#: Half-width of the uniform jitter of initial points, and how often one is tried.
+JITTER = 1.0
+MAX_TRIES = 100
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the draws of a chain, besides density, initial point and seed."""
+
+    num_warmup: int = 1000
+    num_samples: int = 1000
+    target_accept: float = 0.8
+    max_tree_depth: int = 10
+    low_rank: bool = True
+    engine: Engine = "nutpie"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A recorded density, and how it is to be run; ``key`` tells one density from another."""
+
+    graph: GraphModule
+    size: int
+    backend: Backend
+    key: str
+
+    def function(self) -> ValueAndGradient:
+        """Return the function, for one chain at a time; compiled once per process."""
+        if self.backend == "replay":
+            return self._replay
+        found = _PROGRAMS.get(self.key)
+        if found is None:
+            found = _PROGRAMS[self.key] = Program(self.graph, self.size)
+            while len(_PROGRAMS) > MAX_PROGRAMS:
+                del _PROGRAMS[next(iter(_PROGRAMS))]
+        return found.function()
+
+    def _replay(self, flat: Array) -> tuple[float, Array]:
+        with torch.no_grad():
+            value, slope = self.graph(torch.from_numpy(flat))
+        return value.item(), slope.detach().numpy()
+
+
+#: Compiled densities of this process; each holds its data, so only a few are kept.
+_PROGRAMS: dict[str, Program] = {}
+MAX_PROGRAMS = 4
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Flat draws of one chain and their statistics; times are CPU seconds."""
+
+    draws: Array
+    stats: dict[str, NDArray[Any]]
+    warmup_seconds: float
+    sampling_seconds: float
+
+
+def run_chain(
+    density: Compiled | ValueAndGradient,
+    size: int,
+    centre: Array | None,
+    seed: int,
+    settings: Settings,
+    report: Report | None,
+) -> Chain:
+    """Run one chain.
+
+    Parameters
+    ----------
+    density
+        The recorded density, or any function of value and gradient.
+    size
+        Number of coordinates.
+    centre
+        Where the chain starts, up to jitter; zero by default.
+    seed
+        Seed of everything random in the chain.
+    settings
+        Lengths and options.
+    report
+        Told after every draw.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        function = density.function() if isinstance(density, Compiled) else density
+        start = initial_point(function, np.zeros(size) if centre is None else centre, seed)
+        run = {"nutpie": _run_nutpie, "pyro": _run_pyro}[settings.engine]
+        return run(function, start, seed, settings, report or (lambda done: None))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def initial_point(function: ValueAndGradient, centre: Array, seed: int) -> Array:
+    """Return a jittered point at which density and gradient are finite.
+
+    Raises
+    ------
+    ZooError
+        If none is found.
+    """
+    rng = np.random.default_rng(seed)
+    for _ in range(MAX_TRIES):
+        point: Array = centre + rng.uniform(-JITTER, JITTER, len(centre))
+        value, slope = function(point)
+        if math.isfinite(value) and np.isfinite(slope).all():
+            return point
+    raise ZooError(
+        f"the log density is not finite at any of {MAX_TRIES} initial points. Check that the "
+        "observations are in the support of their distribution, or give a starting value (init)."
+    )
+
+
+class _Clock:
+    """CPU times of the draws, from which those of warm-up and sampling follow."""
+
+    def __init__(self, settings: Settings, report: Report) -> None:
+        self.settings, self.report = settings, report
+        self.times = [time.process_time()]
+
+    def tick(self) -> None:
+        self.times.append(time.process_time())
+        self.report(len(self.times) - 1)
+
+    def seconds(self) -> tuple[float, float]:
+        """Return the CPU seconds of warm-up and sampling."""
+        boundary = self.times[-1 - self.settings.num_samples]
+        return boundary - self.times[0], self.times[-1] - boundary
+
+
+class _NotFiniteError(ValueError):
+    """Tells nutpie to end a trajectory as divergent instead of failing."""
+
+    is_recoverable = True
+
+
+#: Names of nutpie's statistics, and what ArviZ calls them.
+_STATISTICS = {
+    "energy": "energy",
+    "depth": "tree_depth",
+    "n_steps": "n_steps",
+    "diverging": "diverging",
+    "step_size": "step_size",
+    "mean_tree_accept": "acceptance_rate",
+    "logp": "lp",
+}
+
+
+def _run_nutpie(
+    function: ValueAndGradient, start: Array, seed: int, settings: Settings, report: Report
+) -> Chain:
+    clock = _Clock(settings, report)
+    sampler = _begin_nutpie(
+        function,
+        start,
+        clock,
+        draws=settings.num_samples,
+        tune=settings.num_warmup,
+        chains=1,
+        cores=1,
+        seed=seed,
+        save_warmup=False,
+        progress_bar=False,
+        low_rank_modified_mass_matrix=settings.low_rank,
+        target_accept=settings.target_accept,
+        maxdepth=settings.max_tree_depth,
+        blocking=False,
+    )
+    try:
+        trace = sampler.wait()
+    except BaseException:
+        sampler.cancel()
+        raise
+    stats = trace["sample_stats"]
+    return Chain(
+        np.asarray(trace["posterior"]["flat"].values[0]),
+        {ours: np.asarray(stats[theirs].values[0]) for theirs, ours in _STATISTICS.items()},
+        *clock.seconds(),
+    )
+
+
+def _begin_nutpie(function: ValueAndGradient, start: Array, clock: _Clock, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that it imports
+        import nutpie
+    if isinstance(function, Native):
+        # A version whose inner parts are others can still call Python.
+        with contextlib.suppress(AttributeError, TypeError):
+            return nutpie.sample(_native_model(function, start, clock), **options)
+    return nutpie.sample(_python_model(function, start, clock), **options)
+
+
+def _python_model(function: ValueAndGradient, start: Array, clock: _Clock) -> Any:
+    """Return nutpie's model of a density that is called in Python."""
+    from nutpie.compiled_pyfunc import from_pyfunc
+
+    def density(flat: Array) -> tuple[float, Array]:
+        value, slope = function(np.array(flat))
+        if not (math.isfinite(value) and np.isfinite(slope).all()):
+            raise _NotFiniteError("the density is not finite")
+        return value, slope
+
+    def expand(flat: Array) -> dict[str, Array]:
+        clock.tick()
+        return {"flat": np.array(flat)}
+
+    return from_pyfunc(
+        len(start),
+        lambda: density,
+        lambda seed1, seed2, chain: expand,
+        [np.dtype("float64")],
+        [(len(start),)],
+        ["flat"],
+        make_initial_point_fn=lambda seed: start,
+    )
+
+
+#: nutpie's signature of what turns a point into what is stored of it.
+_EXPAND = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_size_t,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+
+
+def _native_model(function: Native, start: Array, clock: _Clock) -> Any:
+    """Return nutpie's model of a density that is a C function."""
+    from nutpie import _lib
+    from nutpie.sample import CompiledModel
+
+    size = len(start)
+
+    def expand(size: int, num_stored: int, point: int, stored: int, memory: int) -> int:
+        clock.tick()
+        ctypes.memmove(stored, point, size * start.itemsize)
+        return 0
+
+    expand_function = _EXPAND(expand)
+
+    class Model(CompiledModel):  # type: ignore[misc]  # nutpie has no types
+        n_dim = size
+        shapes: ClassVar = {"flat": (size,)}
+        coords: ClassVar[dict[str, Any]] = {}
+
+        def _make_sampler(self, settings: Any, init_mean: Any, cores: int, *rest: Any) -> Any:
+            lengths: dict[str, int] = {}  # to which the dimension of the variable is added
+            variables = _lib.PyVariable.new_variables(["flat"], ["float64"], [(size,)], lengths, {})
+            address = ctypes.cast(expand_function, ctypes.c_void_p).value
+            model = _lib.PyMcModel(
+                _lib.LogpFunc(function.address, function.memory, function),
+                _lib.ExpandFunc(size, size, address, 0, expand_function),
+                variables,
+                size,
+                lengths,
+                {},
+                lambda seed: start,
+                None,
+            )
+            return _lib.PySampler.from_pymc(settings, cores, model, *rest)
+
+    return Model(dims={})
+
+
+def _run_pyro(
+    function: ValueAndGradient, start: Array, seed: int, settings: Settings, report: Report
+) -> Chain:
+    from pyro.infer import MCMC, NUTS
+
+    clock = _Clock(settings, report)
+    gradients = 0
+
+    class Potential(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, flat: Tensor) -> Tensor:
+            nonlocal gradients
+            gradients += 1
+            value, slope = function(flat.detach().numpy())
+            ctx.save_for_backward(-torch.from_numpy(slope))
+            return flat.new_tensor(-value)
+
+        @staticmethod
+        def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+            slope: Tensor = ctx.saved_tensors[0]
+            return slope * grad_outputs[0]
+
+    counts, steps = [0], []
+
+    def hook(kernel: Any, sample: Any, stage: str, index: int) -> None:
+        counts.append(gradients)
+        steps.append(float(kernel.step_size))
+        clock.tick()
+
+    def potential(values: dict[str, Tensor]) -> Any:
+        return Potential.apply(values["flat"])
+
+    with seeded(seed, torch.device("cpu")):
+        kernel = NUTS(
+            potential_fn=potential,
+            full_mass=settings.low_rank,
+            target_accept_prob=settings.target_accept,
+            max_tree_depth=settings.max_tree_depth,
+        )
+        mcmc = MCMC(
+            kernel,
+            num_samples=settings.num_samples,
+            warmup_steps=settings.num_warmup,
+            initial_params={"flat": torch.from_numpy(start)},
+            hook_fn=hook,
+            disable_progbar=True,
+        )
+        mcmc.run()
+    draws = mcmc.get_samples()["flat"].numpy()
+    num_steps = np.diff(counts)[-settings.num_samples :]
+    diverging = np.zeros(settings.num_samples, dtype=bool)
+    diverging[mcmc.diagnostics()["divergences"]["chain 0"]] = True
+    # Pyro keeps neither energies nor acceptance rates of single draws.
+    unknown = np.full(settings.num_samples, np.nan)
+    stats = {
+        "energy": unknown,
+        "tree_depth": np.ceil(np.log2(num_steps + 1)).astype(np.int64),
+        "n_steps": num_steps,
+        "diverging": diverging,
+        "step_size": np.array(steps[-settings.num_samples :]),
+        "acceptance_rate": unknown,
+        "lp": np.array([function(draw)[0] for draw in draws]),
+    }
+    return Chain(draws, stats, *clock.seconds())

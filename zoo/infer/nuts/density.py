@@ -1,0 +1,430 @@
+r"""The log joint density of any Pyro model as a function of one flat real vector.
+
+Samplers move in :math:`\mathbb{R}^d`. Every latent site :math:`i` gets a slice :math:`u_i` of the
+vector and a bijection :math:`z_i = T_i(u_i)` onto its support, and the density is that of
+:math:`u`:
+
+.. math:: \log p(u) = \log p(y, T(u)) + \sum_i \log |\det T_i'(u_i)|
+
+The bijection is Pyro's `biject_to`, except for hierarchical normal sites, which may be whitened
+(see `zoo.infer.nuts.whitening`). Sites are transformed in the order of the program, so a bijection
+may depend on the sites before it.
+
+Value and gradient are recorded once with `make_fx`, without Pyro, and compiled.
+"""
+
+import contextlib
+import copy
+import functools
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyro
+import pyro.poutine as poutine
+import torch
+from numpy.typing import NDArray
+from pyro.distributions.transforms import Transform
+from pyro.infer.autoguide.initialization import InitMessenger
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+from torch.distributions import biject_to
+from torch.fx import Graph, GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from zoo.errors import ZooError
+from zoo.infer.nuts.whitening import (
+    Factor,
+    Hint,
+    find_factors,
+    normal_base,
+    regress,
+    site_transform,
+)
+from zoo.infer.recording import CANNOT, cause_of
+from zoo.infer.rng import seeded
+
+Array = NDArray[np.float64]
+
+#: Draws that are transformed at a time.
+_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Site:
+    """A latent site: its shape in the model and in the flat vector, and its support."""
+
+    name: str
+    shape: tuple[int, ...]
+    unconstrained_shape: tuple[int, ...]
+    support: str
+
+    @property
+    def size(self) -> int:
+        """Number of unconstrained coordinates."""
+        return math.prod(self.unconstrained_shape)
+
+
+#: Chooses the bijection of a site, given the values of the sites before it.
+_Choice = Callable[[Mapping[str, Any], Mapping[str, Tensor]], Transform]
+
+
+class _FromFlat(Messenger):
+    """Gives latent sites the values that a flat vector stands for, and adds up the Jacobians."""
+
+    def __init__(self, sites: Sequence[Site], flat: Tensor, choose: _Choice) -> None:
+        super().__init__()
+        self.choose = choose
+        pieces = flat.split([site.size for site in sites])
+        self.pieces = {
+            site.name: piece.reshape(site.unconstrained_shape)
+            for site, piece in zip(sites, pieces, strict=True)
+        }
+        self.values: dict[str, Tensor] = {}
+        self.log_jacobian = flat.new_zeros(())
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        piece = self.pieces.get(msg["name"])
+        if piece is None:
+            return
+        transform = self.choose(msg, self.values)
+        value = transform(piece)
+        jacobian = transform.log_abs_det_jacobian(piece, value)
+        self.log_jacobian = self.log_jacobian + jacobian.sum()
+        self.values[msg["name"]] = value
+        msg["value"], msg["done"] = value, True
+
+
+class _ToFlat(Messenger):
+    """Gives latent sites their values, and notes the unconstrained ones."""
+
+    def __init__(self, values: Mapping[str, Tensor], choose: _Choice) -> None:
+        super().__init__()
+        self.values, self.choose = values, choose
+        self.pieces: dict[str, Tensor] = {}
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["name"] in self.values:
+            value = self.values[msg["name"]]
+            transform = self.choose(msg, self.values)
+            self.pieces[msg["name"]] = transform.inv(value).reshape(-1)
+            msg["value"], msg["done"] = value, True
+
+
+class LogDensity:
+    """The unconstrained log joint density of a Pyro model with continuous latent sites.
+
+    The model runs in float64: tensors among the arguments are converted, a model that is a module
+    is copied, converted and put in evaluation mode. Its parameters are constants, as are the data.
+
+    Parameters
+    ----------
+    model
+        Any Pyro model.
+    args, kwargs
+        What it is called with, the observations among them.
+
+    Raises
+    ------
+    ZooError
+        If a latent site is discrete, if data are subsampled, if there is no latent site, or if the
+        model cannot be run.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        if isinstance(model, nn.Module):
+            model = copy.deepcopy(model).double().eval().requires_grad_(False)
+        self.model = model
+        self.args: tuple[Any, ...] = pytree.tree_map(_double, tuple(args))
+        self.kwargs: dict[str, Any] = pytree.tree_map(_double, dict(kwargs or {}))
+        self._whitened: dict[str, tuple[Hint, Factor | None]] = {}
+        with self._running(), InitMessenger(_first_value):
+            trace = poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
+        #: The sites of the first run; what a hash of the model is made of.
+        self.trace = trace
+        self.sites = tuple(_latent_sites(trace))
+        self.size = sum(site.size for site in self.sites)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the constrained values by site."""
+        return {site.name: site.shape for site in self.sites}
+
+    def __call__(self, flat: Tensor) -> Tensor:
+        """Return the log density at a flat vector; differentiable."""
+        return self._evaluate(flat)[0]
+
+    def _evaluate(self, flat: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        handler = self._handler(flat)
+        with self._running():
+            with handler:
+                trace = poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
+            joint = trace.log_prob_sum()
+        return joint + handler.log_jacobian, handler.values
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with pyro.validation_enabled(False), seeded(0, torch.device("cpu")):
+                yield
+        except CANNOT as error:
+            if isinstance(error, ZooError):
+                raise
+            raise _CannotRunError(
+                f"the model cannot be run in float64: {cause_of(error)}"
+            ) from error
+        finally:
+            torch.set_default_dtype(default)
+
+    def pack(self, values: Mapping[str, Any]) -> Tensor:
+        """Return the flat vector of constrained values by site.
+
+        Raises
+        ------
+        ZooError
+            If a site is missing, unknown, or of another shape.
+        """
+        if set(values) != set(self.shapes):
+            raise ZooError(
+                f"values are needed for the sites {sorted(self.shapes)}. Got {sorted(values)}."
+            )
+        tensors = {k: torch.as_tensor(v, dtype=torch.float64) for k, v in values.items()}
+        for name, value in tensors.items():
+            if tuple(value.shape) != self.shapes[name]:
+                raise ZooError(
+                    f"site {name!r} has shape {self.shapes[name]}. Got {tuple(value.shape)}."
+                )
+        handler = _ToFlat(tensors, self._transform)
+        with torch.no_grad(), self._running(), handler:
+            self.model(*self.args, **self.kwargs)
+        return torch.cat([handler.pieces[site.name] for site in self.sites])
+
+    def unpack(self, flat: Tensor | Array) -> dict[str, Array]:
+        """Return constrained values by site; leading dimensions of ``flat`` are kept."""
+        points = torch.as_tensor(flat, dtype=torch.float64)
+        batch = points.shape[:-1]
+        rows = points.reshape(-1, self.size)
+        columns = self._constrain_rows(rows)
+        return {
+            name: column.reshape((*batch, *self.shapes[name])).numpy()
+            for name, column in columns.items()
+        }
+
+    def _constrain_rows(self, rows: Tensor) -> dict[str, Tensor]:
+        def constrain(flat: Tensor) -> dict[str, Tensor]:
+            return self._evaluate(flat)[1]
+
+        with torch.no_grad():
+            try:
+                # Recorded without what is not needed for the values: the likelihood.
+                graph = _record(constrain, torch.zeros(self.size, dtype=torch.float64))
+                chunks = [torch.vmap(graph)(chunk) for chunk in rows.split(_CHUNK)]
+                return {s.name: torch.cat([c[s.name] for c in chunks]) for s in self.sites}
+            except CANNOT:
+                singles = [constrain(row) for row in rows]
+                return {s.name: torch.stack([v[s.name] for v in singles]) for s in self.sites}
+
+    def with_hints(self, hints: Mapping[str, Hint]) -> "LogDensity":
+        """Return the same density in other coordinates.
+
+        Parameters
+        ----------
+        hints
+            What the rest of the model says about normal sites; these are whitened, others not.
+        """
+        factors = self._forms[1] if hints else {}
+        other = copy.copy(self)
+        other._whitened = {name: (hint, factors.get(name)) for name, hint in hints.items()}
+        return other
+
+    def hierarchical_normals(self) -> tuple[str, ...]:
+        """Return the normal sites whose spread depends on other latent sites, in either form.
+
+        Those whose location or scale does, and those that the model multiplies by what does.
+        """
+        moving, factors = self._forms
+        return tuple(s.name for s in self.sites if s.name in moving or s.name in factors)
+
+    @functools.cached_property
+    def _forms(self) -> tuple[set[str], dict[str, Factor]]:
+        """Centred hierarchical sites, and the factors of non-centred ones."""
+        plain, rng = self.with_hints({}), np.random.default_rng(0)
+        traces = [plain._trace_at(rng.uniform(-1, 1, self.size)) for _ in range(2)]
+        moving, fixed = set(), []
+        for site in self.sites:
+            first, second = (normal_base(trace.nodes[site.name]["fn"]) for trace in traces)
+            if first is None or second is None:
+                continue
+            if torch.equal(first.loc, second.loc) and torch.equal(first.scale, second.scale):
+                fixed.append(site.name)
+            else:
+                moving.add(site.name)
+        return moving, self._find_factors(fixed, traces[0])
+
+    def _find_factors(self, fixed: Sequence[str], example: Any) -> dict[str, Factor]:
+        names = [site.name for site in self.sites]
+
+        def rest(*values: Tensor) -> Tensor:
+            trace = self._trace_of(dict(zip(names, values, strict=True)))
+            with self._running():
+                trace.compute_log_prob()
+            sites = ((name, trace.nodes[name]) for name in trace.nodes if name not in fixed)
+            return torch.stack(
+                [node["log_prob_sum"] for _, node in sites if node["type"] == "sample"]
+            ).sum()
+
+        try:
+            graph = _record(rest, *(example.nodes[name]["value"] for name in names))
+        except CANNOT:
+            return {}
+        return find_factors(graph, names, fixed)
+
+    def _trace_of(self, values: Mapping[str, Tensor]) -> Any:
+        with self._running():
+            conditioned = poutine.condition(self.model, data=dict(values))
+            return poutine.trace(conditioned).get_trace(*self.args, **self.kwargs)
+
+    def _trace_at(self, flat: Array) -> Any:
+        with torch.no_grad(), self._running(), self._handler(torch.from_numpy(flat)):
+            return poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
+
+    def estimate_hints(self, draws: Array, names: Sequence[str]) -> dict[str, Hint]:
+        """Estimate from draws what the rest of the model says about normal sites.
+
+        See `zoo.infer.nuts.whitening.regress`, with gradients of the log joint in a site's value
+        without the site's own prior. If the model multiplies the site, it is about the product.
+
+        Parameters
+        ----------
+        draws
+            Flat vectors, one per row.
+        names
+            Normal sites.
+        """
+        factors = self._forms[1]
+        points = self.unpack(draws)
+        values: dict[str, list[Tensor]] = {name: [] for name in names}
+        slopes: dict[str, list[Tensor]] = {name: [] for name in names}
+        for row in range(len(draws)):
+            given = {name: torch.from_numpy(np.array(v[row])) for name, v in points.items()}
+            for name, slope in zip(names, self._rest_gradients(given, names), strict=True):
+                with torch.no_grad():
+                    factor = factors[name](given) if name in factors else 1.0
+                    values[name].append(given[name] * factor)
+                    slopes[name].append(slope / factor)
+        return {
+            name: regress(torch.stack(values[name]), torch.stack(slopes[name])) for name in names
+        }
+
+    def _rest_gradients(self, values: dict[str, Tensor], names: Sequence[str]) -> list[Tensor]:
+        leaves = [values[name].requires_grad_() for name in names]
+        trace = self._trace_of(values)
+        with self._running():
+            joint = torch.as_tensor(trace.log_prob_sum())
+        gradients = torch.autograd.grad(joint, leaves)
+        rest = []
+        for name, leaf, gradient in zip(names, leaves, gradients, strict=True):
+            normal = normal_base(trace.nodes[name]["fn"])
+            assert normal is not None
+            rest.append((gradient + (leaf - normal.loc) / normal.scale**2).detach())
+        return rest
+
+    def _handler(self, flat: Tensor) -> _FromFlat:
+        return _FromFlat(self.sites, flat, self._transform)
+
+    def _transform(self, site: Mapping[str, Any], before: Mapping[str, Tensor]) -> Transform:
+        hint, factor = self._whitened.get(site["name"], (None, None))
+        return site_transform(site["fn"], hint, 1.0 if factor is None else factor(before))
+
+    def capture(self) -> GraphModule:
+        """Record value and gradient as a flat graph that needs neither Pyro nor the model.
+
+        The graph can be pickled; data are constants in it.
+        """
+        gradient = torch.func.grad_and_value(self._evaluate, has_aux=True)
+
+        def value_and_gradient(flat: Tensor) -> tuple[Tensor, Tensor]:
+            slope, (value, _) = gradient(flat)
+            return value, slope
+
+        # Not at zero, where a density may happen to have a kink.
+        return _record(value_and_gradient, torch.full((self.size,), 0.1, dtype=torch.float64))
+
+    def eager(self, flat: Array) -> tuple[float, Array]:
+        """Return value and gradient by running the model under autograd."""
+        leaf = torch.from_numpy(np.array(flat)).requires_grad_()
+        value = self(leaf)
+        (slope,) = torch.autograd.grad(value, leaf)
+        return value.item(), slope.numpy()
+
+
+class _CannotRunError(ZooError):
+    """A model that fails when it is called; the message has the cause."""
+
+
+def _record(function: Callable[..., Any], *examples: Tensor) -> GraphModule:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about what is being recorded
+        recorded = make_fx(function)(*examples)
+    # A plain graph: one that remembers how it was recorded cannot be read in another process.
+    plain = Graph()
+    plain.output(plain.graph_copy(recorded.graph, {}))
+    plain.eliminate_dead_code()
+    return GraphModule(recorded, plain)
+
+
+def _first_value(site: Mapping[str, Any]) -> Tensor:
+    """Draw a site from its prior. A flat one has no draws: any value of its support will do."""
+    try:
+        value: Tensor = site["fn"]()
+    except NotImplementedError:
+        bijection = biject_to(site["fn"].support)
+        value = bijection(torch.zeros(bijection.inverse_shape(site["fn"].shape())))
+    return value
+
+
+def _latent_sites(trace: Any) -> Iterator[Site]:
+    found = False
+    for name, node in trace.nodes.items():
+        if node["type"] != "sample":
+            continue
+        if site_is_subsample(node):
+            taken = len(node["value"])
+            if taken < node["fn"].size:
+                raise ZooError(
+                    f"plate {name!r} subsamples {taken} of {node['fn'].size} rows, so the density "
+                    "is not that of the posterior. Call the model with all rows."
+                )
+            continue
+        if node["is_observed"]:
+            continue
+        support = node["fn"].support
+        if support is None or support.is_discrete or node["infer"].get("enumerate"):
+            raise ZooError(
+                f"latent site {name!r} ({type(node['fn']).__name__}) is discrete. Only continuous "
+                "sites have a gradient: sum it out in the model."
+            )
+        found = True
+        shape = tuple(node["value"].shape)
+        flat_shape = tuple(biject_to(support).inverse_shape(node["value"].shape))
+        yield Site(name, shape, flat_shape, str(support))
+    if not found:
+        raise ZooError("the model has no latent site: there is nothing to sample.")
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.detach().double()
+    return value

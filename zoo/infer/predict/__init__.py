@@ -1,0 +1,1 @@
+"""Posterior draws, outputs and predictions."""

@@ -1,0 +1,278 @@
+"""Posterior draws and the posterior predictive, K draws in one vectorised call."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyro
+import pyro.poutine as poutine
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from guides.base import Guide
+from zoo.errors import ConfigError
+from zoo.infer.rng import seeded
+from zoo.network.bnn import BNN
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Posterior draws.
+
+    Attributes
+    ----------
+    sites
+        Latent sites of the model, draws in front.
+    slots
+        Values of the network's slots that follow from them, draws in front.
+    buffers
+        Statistics of normalisation layers that belong to the draws, see `zoo.infer.normalisation`.
+    """
+
+    sites: dict[str, Tensor]
+    slots: dict[str, Tensor]
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.sites.values())))
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """Everything that a draw puts into the network."""
+        return self.slots | self.buffers
+
+    def first(self, num_samples: int) -> "Draws":
+        """Return the first draws."""
+        parts = (self.sites, self.slots, self.buffers)
+        return Draws(*({k: v[:num_samples] for k, v in part.items()} for part in parts))
+
+
+@torch.no_grad()
+def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> Draws:
+    """Draw from the guide and map the draws through the priors to values of the slots."""
+    if num_samples < 1:
+        raise ConfigError(f"num_samples must be at least 1. Got {num_samples}.")
+    device = guide.some_tensor.device
+    with (
+        pyro.validation_enabled(False),
+        pyro.settings.context(module_local_params=True),
+        seeded(seed, device),
+    ):
+        sites = guide.draw(num_samples)
+    return Draws(sites, slots_of(model, sites))
+
+
+@torch.no_grad()
+def slots_of(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Map draws of the latent sites, stacked in front, to the values of the slots."""
+
+    def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
+        with poutine.block(), poutine.condition(data=site_values):
+            return model.sample_slots()
+
+    with pyro.validation_enabled(False):
+        slots: dict[str, Tensor] = torch.vmap(one)(sites)
+    return slots
+
+
+@torch.no_grad()
+def draw_prior(model: BNN, num_samples: int, *, seed: int) -> Draws | None:
+    """Draw from the prior; None if it is improper and has no draws."""
+    device = next(model.parameters()).device
+    drawn: list[dict[str, Tensor]] = []
+    with pyro.validation_enabled(False), poutine.block(), seeded(seed, device):
+        for _ in range(num_samples):
+            try:
+                drawn.append(_latent_values(model))
+            except NotImplementedError:
+                return None
+    sites = {name: torch.stack([values[name] for values in drawn]) for name in drawn[0]}
+    return Draws(sites, slots_of(model, sites))
+
+
+def _latent_values(model: BNN) -> dict[str, Tensor]:
+    nodes: dict[str, Any] = dict(poutine.trace(model.sample_slots).get_trace().nodes)
+    return {
+        name: site["value"]
+        for name, site in nodes.items()
+        if site["type"] == "sample" and not site["infer"].get("_deterministic")
+    }
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the posterior says about new rows, in the units of the data.
+
+    Attributes
+    ----------
+    mean
+        Predictive mean per row; for classes the index of the most probable one.
+    samples
+        Draws of the observation, shape ``(draws, rows)``.
+    aleatoric, epistemic
+        The two parts of the predictive uncertainty, per row: the noise that stays however much data
+        there is, and the part that more data would remove. Variances for numbers and counts; for
+        classes entropies in nats, the epistemic one being the mutual information between class and
+        weights.
+    probabilities
+        Class probabilities, shape ``(rows, classes)``, for classes only.
+    classes
+        Names of the classes.
+    """
+
+    mean: Array
+    samples: Array
+    aleatoric: Array
+    epistemic: Array
+    probabilities: Array | None = None
+    classes: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> Array:
+        """Aleatoric and epistemic uncertainty together."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def labels(self) -> list[str]:
+        """Name of the most probable class of each row."""
+        if self.probabilities is None:
+            raise ConfigError("labels are for classes; this is a prediction of numbers.")
+        return [self.classes[int(index)] for index in self.mean]
+
+    def quantile(self, q: float | list[float]) -> Array:
+        """Return predictive quantiles of numbers and counts, one column per row of the data."""
+        if self.probabilities is not None:
+            raise ConfigError("classes have no quantiles; use probabilities.")
+        levels = np.atleast_1d(np.asarray(q, dtype=float))
+        if not ((levels >= 0) & (levels <= 1)).all():
+            raise ConfigError(f"quantiles are between 0 and 1. Got {q}.")
+        result: Array = np.quantile(self.samples, q, axis=0)
+        return result
+
+
+@torch.no_grad()
+def predictive(
+    model: BNN,
+    f: Tensor,
+    noise: Tensor | None,
+    *,
+    seed: int,
+    location: float = 0.0,
+    scale: float = 1.0,
+    classes: tuple[str, ...] = (),
+) -> Prediction:
+    """Turn network outputs into a prediction.
+
+    Parameters
+    ----------
+    model
+        Gives the likelihood.
+    f
+        Outputs of shape ``(draws, rows, outputs)``.
+    noise
+        Draws of a Bayesian noise scale, shape ``(draws,)``, or None.
+    seed
+        For the sampled observations.
+    location, scale
+        Units of the target: predictions are multiplied by ``scale`` and shifted by ``location``.
+    classes
+        Names of the classes; empty for numbers.
+    """
+    observation = observation_distribution(model, f, noise)
+    with seeded(seed, f.device):
+        samples = observation.sample()
+    if classes:
+        probabilities = class_probabilities(observation)
+        mixture = probabilities.mean(0)
+        total, aleatoric = _entropy(mixture), _entropy(probabilities).mean(0)
+        return Prediction(
+            mean=_numpy(mixture.argmax(-1)),
+            samples=_numpy(samples),
+            aleatoric=_numpy(aleatoric),
+            epistemic=_numpy((total - aleatoric).clamp(min=0)),
+            probabilities=_numpy(mixture),
+            classes=classes,
+        )
+    means = observation.mean
+    return Prediction(
+        mean=_numpy(means.mean(0) * scale + location),
+        samples=_numpy(samples * scale + location),
+        aleatoric=_numpy(observation.variance.mean(0) * scale**2),
+        epistemic=_numpy(means.var(0, correction=0) * scale**2),
+    )
+
+
+def observation_distribution(
+    model: BNN, f: Tensor, noise: Tensor | None
+) -> torch.distributions.Distribution:
+    """Return the distribution of ``y`` given outputs ``(draws, rows, outputs)``.
+
+    The noise is one number per draw, or one per draw and row.
+    """
+    if noise is not None and noise.dim() == 1:
+        noise = noise.unsqueeze(-1)
+    observation: torch.distributions.Distribution = model.likelihood.distribution(f, noise)
+    return observation
+
+
+def class_probabilities(observation: torch.distributions.Distribution) -> Tensor:
+    """Return probabilities with one column per class, also for a Bernoulli."""
+    if isinstance(observation, torch.distributions.Bernoulli):
+        return torch.stack([1 - observation.probs, observation.probs], dim=-1)
+    assert isinstance(observation, torch.distributions.Categorical)
+    probabilities: Tensor = observation.probs
+    return probabilities
+
+
+@torch.no_grad()
+def log_likelihood(model: BNN, f: Tensor, noise: Tensor | None, y: Tensor) -> Tensor:
+    """Return log p(y | x, w) for every draw and row, shape ``(draws, rows)``."""
+    value: Tensor = observation_distribution(model, f, noise).log_prob(y)
+    if value.shape != (len(f), len(y)):
+        raise ConfigError(
+            f"the log-likelihood has shape {tuple(value.shape)} instead of {(len(f), len(y))}."
+        )
+    return value
+
+
+def log_predictive_density(log_likelihoods: Tensor) -> Tensor:
+    """Return the log of the average likelihood over draws, per row."""
+    density: Tensor = log_likelihoods.logsumexp(0) - math.log(len(log_likelihoods))
+    return density
+
+
+def _entropy(probabilities: Tensor) -> Tensor:
+    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+    return entropy
+
+
+def _numpy(value: Tensor) -> Array:
+    result: Array = value.cpu().double().numpy()
+    return result
+
+
+@torch.no_grad()
+def site_log_priors(model: BNN, draws: Draws) -> dict[str, Tensor]:
+    """Return the log prior density of every site, one number per draw."""
+
+    def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
+        conditioned = poutine.condition(model.sample_slots, data=site_values)
+        trace = poutine.trace(conditioned).get_trace()
+        trace.compute_log_prob()
+        return {name: trace.nodes[name]["log_prob_sum"] for name in site_values}
+
+    with pyro.validation_enabled(False):
+        densities: dict[str, Tensor] = torch.vmap(one)(draws.sites)
+    return densities
+
+
+@torch.no_grad()
+def log_posterior(guide: Guide, draws: Draws) -> Tensor:
+    """Return the log density of the guide, one number per draw."""
+    with pyro.validation_enabled(False):
+        density: Tensor = torch.vmap(guide.log_density)(draws.sites)
+    return density

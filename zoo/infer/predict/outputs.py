@@ -1,0 +1,197 @@
+"""The network's outputs for many posterior draws: joint over the rows, or with draws per row."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+
+import pyro
+import pyro.poutine as poutine
+import torch
+from torch import Tensor, nn
+
+from guides.base import Guide
+from guides.lazy import LazyReuseError, LocalReparameterization
+from zoo.errors import ConfigError
+from zoo.infer.recording import CANNOT, Backend, Mode, record
+from zoo.infer.rng import seeded
+from zoo.network.bnn import BNN
+from zoo.network.slots import has_convolutions
+
+#: Rows of one chunk, and bytes that the draws of one chunk may take.
+CHUNK_ROWS = 512
+CHUNK_BYTES = 2**28
+#: Weights above which a CPU gains nothing from vectorised draws.
+LARGE_NETWORK = 2**20
+#: Rows up to which copies of them are faster than a loop, if the draws share the convolutions.
+FEW_ROWS = 4
+#: Calls of the network from which recording them pays, and seconds from which compiling does.
+WORTH_CALLS = 50
+WORTH_SECONDS = 30.0
+
+Values = dict[str, Tensor]
+Call = Callable[[Values, Tensor], Tensor]
+
+
+@torch.no_grad()
+def network_outputs(
+    model: BNN, slots: Mapping[str, Tensor], x: Tensor, *, mode: Mode = "auto"
+) -> Tensor:
+    """Return the network's outputs for every draw, shape ``(draws, rows, outputs)``.
+
+    Every draw is one function, evaluated at all rows. Rows and draws are taken in chunks that fit a
+    memory bound. A network that `torch.vmap` cannot handle is run draw by draw, with one warning.
+
+    Parameters
+    ----------
+    model
+        The model whose network is evaluated.
+    slots
+        Values of its slots, draws in front.
+    x
+        Rows, on the device of the model.
+    mode
+        Whether calls may be recorded and replayed, or compiled (see `zoo.infer.svi.capture`); few
+        calls never are.
+    """
+    model.eval()
+    values = {name: _channels_last(value) for name, value in slots.items()}
+    if (x.device.type == "cpu" and _loop_is_faster(model, values, x)) or not _can_be_mapped(
+        model, values, x
+    ):
+        return _looped(model, values, x, mode)
+    width = sum(v[0].numel() for v in values.values()) + len(x[:CHUNK_ROWS]) * _width(model, x)
+    chunk = max(1, CHUNK_BYTES // (width * x.element_size()))
+
+    def call(values: Values, rows: Tensor) -> Tensor:
+        many = torch.vmap(lambda draw: model.outputs(draw, rows), chunk_size=chunk)
+        outputs: Tensor = many(values)
+        return outputs
+
+    run = _captured(call, values, x, mode, math.ceil(len(x) / CHUNK_ROWS))
+    return torch.cat([run(values, rows) for rows in x.split(CHUNK_ROWS)], dim=1)
+
+
+def _looped(model: BNN, values: Values, x: Tensor, mode: Mode) -> Tensor:
+    num_draws = len(next(iter(values.values())))
+    draws = [{name: v[index] for name, v in values.items()} for index in range(num_draws)]
+    num_calls = num_draws * math.ceil(len(x) / CHUNK_ROWS)
+    call = _captured(model.outputs, draws[0], x, mode, num_calls)
+    chunks = [torch.stack([call(draw, rows) for draw in draws]) for rows in x.split(CHUNK_ROWS)]
+    return torch.cat(chunks, dim=1)
+
+
+def _captured(call: Call, values: Values, x: Tensor, mode: Mode, num_calls: int) -> Call:
+    """Return a call that is replayed for full chunks of rows; a smaller last one runs as it is."""
+    if mode == "off" or num_calls < WORTH_CALLS:
+        return call
+    rows = x[:CHUNK_ROWS]
+    started = time.perf_counter()
+    call(values, rows)
+    is_long = num_calls * (time.perf_counter() - started) >= WORTH_SECONDS
+    try:
+        backend: Backend = "inductor" if mode == "inductor" and is_long else "replay"
+        recorded = record(call, values, rows, backend=backend)
+    except CANNOT as error:
+        cause = next((line for line in str(error).splitlines() if line.strip()), "")
+        warnings.warn(
+            f"predictions cannot be captured, they run as they are: {cause}", stacklevel=4
+        )
+        return call
+    return lambda v, r: recorded(v, r) if r.shape == rows.shape else call(v, r)
+
+
+def _can_be_mapped(model: BNN, values: Values, x: Tensor) -> bool:
+    try:
+        torch.vmap(lambda v: model.outputs(v, x[:1]))({k: v[:1] for k, v in values.items()})
+    except RuntimeError as error:
+        warnings.warn(
+            "the network cannot be vectorised over posterior draws and is run draw by draw: "
+            f"{str(error).splitlines()[0]}",
+            stacklevel=3,
+        )
+        return False
+    return True
+
+
+def _loop_is_faster(model: BNN, values: Values, x: Tensor) -> bool:
+    """Tell networks apart that a CPU runs faster draw by draw.
+
+    Batched weights turn a convolution into a grouped one, which took 2.6 times longer on LeNet-5.
+    One that has the same weights in all draws sees copies of the rows instead; up to a few rows
+    that is faster. For large matrices there is no overhead left to save.
+    """
+    if has_convolutions(model.net):
+        # Draws of a convolution's weights have four dimensions and more, of a matrix three.
+        return len(x) > FEW_ROWS or any(value.dim() > 3 for value in values.values())
+    return sum(parameter.numel() for parameter in model.net.parameters()) > LARGE_NETWORK
+
+
+def _channels_last(value: Tensor) -> Tensor:
+    """Store draws of a convolution's weights so that each of them has its channels last."""
+    if value.dim() != 5:
+        return value
+    return value.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+
+
+def _width(model: BNN, x: Tensor) -> int:
+    """Count the numbers that one row leaves behind in the layers of the network."""
+    count = 0
+
+    def add(module: nn.Module, inputs: object, output: object) -> None:
+        nonlocal count
+        count += output.numel() if isinstance(output, Tensor) else 0
+
+    hooks = [module.register_forward_hook(add) for module in model.net.modules()]
+    try:
+        model.net(x[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return count
+
+
+@torch.no_grad()
+def row_outputs(
+    model: BNN, guide: Guide, x: Tensor, num_samples: int, *, seed: int
+) -> tuple[Tensor, Tensor | None]:
+    """Return outputs for which every row has posterior draws of its own.
+
+    A layer samples its outputs row by row (local reparameterization), which for fully connected
+    layers is the law of a row under weights drawn for it alone. Rows are then independent given
+    what is not a weight, such as the scales of a horseshoe, which are drawn once per draw and
+    chunk. So the outputs serve averages over rows better than joint draws do, and say nothing about
+    how rows vary together.
+
+    Returns
+    -------
+    tuple
+        Outputs of shape ``(draws, rows, outputs)``, and the noise of shape ``(draws, rows)`` if the
+        likelihood has one.
+    """
+    if model.has_random_convolutions:
+        raise ConfigError(
+            "draws per row need fully connected layers: sampling the outputs of a convolution "
+            "drops their correlations. Use joint draws."
+        )
+    model.eval()
+    has_noise = "noise" in model.slots
+
+    def draw(rows: Tensor) -> tuple[Tensor, Tensor]:
+        trace = poutine.trace(LocalReparameterization()(guide.sample_sites)).get_trace()
+        with poutine.block(), poutine.replay(trace=trace):
+            values = model.sample_slots()
+        noise = values.get("noise", rows.new_zeros(()))
+        return model.outputs(values, rows), noise.expand(len(rows))
+
+    outputs, noises = [], []
+    with pyro.validation_enabled(False), seeded(seed, x.device):
+        for rows in x.split(CHUNK_ROWS):
+            try:
+                draws = [draw(rows) for _ in range(num_samples)]
+            except LazyReuseError as error:
+                raise ConfigError(f"draws per row cannot be made: {error}") from None
+            outputs.append(torch.stack([f for f, _ in draws]))
+            if has_noise:
+                noises.append(torch.stack([noise for _, noise in draws]))
+    return torch.cat(outputs, dim=1), torch.cat(noises, dim=1) if has_noise else None

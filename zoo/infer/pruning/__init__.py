@@ -1,0 +1,1 @@
+"""What a posterior says can be removed or rounded."""

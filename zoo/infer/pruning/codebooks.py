@@ -1,0 +1,92 @@
+"""The quantized network: every weight that has a codebook is replaced by one of its words."""
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from guides.base import Guide
+from guides.quantized import Quantized
+from zoo.infer.predict.draws import slots_of
+from zoo.infer.pruning.groups import guide_parts
+from zoo.network.bnn import BNN
+from zoo.priors.quantizing import QuantizingProgram
+
+
+@dataclass(frozen=True)
+class QuantizedView:
+    """What quantizing makes of a fit.
+
+    Attributes
+    ----------
+    means
+        Centre of the posterior of every slot: the network before it is quantized.
+    codes
+        The slots that have a codebook, with code words in the place of their weights.
+    codebooks
+        The code words of these slots.
+    """
+
+    means: Mapping[str, Tensor]
+    codes: Mapping[str, Tensor]
+    codebooks: Mapping[str, Tensor]
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """Every slot of the quantized network."""
+        return {**self.means, **self.codes}
+
+    @property
+    def nonzero_percent(self) -> float:
+        """Percentage of the quantized weights that are not zero."""
+        total = sum(code.numel() for code in self.codes.values())
+        return 100.0 * sum(int(code.count_nonzero()) for code in self.codes.values()) / total
+
+    @property
+    def bits(self) -> float:
+        """Bits per quantized weight when each is stored as the number of its code word."""
+        total = sum(code.numel() for code in self.codes.values())
+        stored = sum(
+            code.numel() * math.ceil(math.log2(len(self.codebooks[name])))
+            for name, code in self.codes.items()
+        )
+        return stored / total
+
+    def network(self, net: nn.Module) -> nn.Module:
+        """Return a copy of a network with these weights."""
+        quantized = copy.deepcopy(net)
+        with torch.no_grad():
+            for name, value in self.values.items():
+                if name != "noise":  # a parameter of the likelihood
+                    quantized.get_parameter(name).copy_(value)
+        return quantized.eval()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return code words and what became of the weights, as plain types."""
+        return {
+            name: {
+                "codebook": self.codebooks[name].tolist(),
+                "nonzero_percent": 100.0 * float((code != 0).double().mean()),
+            }
+            for name, code in self.codes.items()
+        }
+
+
+@torch.no_grad()
+def quantized_view(model: BNN, guide: Guide) -> QuantizedView | None:
+    """Return the quantized weights of a fit; None if no slot has a codebook."""
+    codes, codebooks = {}, {}
+    for name, part in guide_parts(guide).items():
+        program = model.program(name)
+        if isinstance(program, QuantizingProgram) and isinstance(part, Quantized):
+            codebooks[name] = program.codebook().detach().clone()
+            codes[name] = program.quantized(part).detach()
+    if not codes:
+        return None
+    sites = {name: value.unsqueeze(0) for name, value in guide.medians().items()}
+    means = {name: value.squeeze(0) for name, value in slots_of(model, sites).items()}
+    return QuantizedView(means, codes, codebooks)

@@ -1,0 +1,100 @@
+"""What the slots of a compressed network hold: posterior means, or code words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from guides.base import Guide, module_key
+from guides.mean_field import MeanField
+from zoo.infer.predict.draws import draw_posterior
+from zoo.infer.pruning.groups import guide_parts
+from zoo.network.bnn import BNN
+
+#: Draws from which moments are estimated where the guide does not know them.
+MOMENT_DRAWS = 1000
+
+
+@runtime_checkable
+class MomentGuide(Protocol):
+    """A guide that knows mean and variance of the weights of its slot."""
+
+    def weight_moments(self) -> tuple[Tensor, Tensor]:
+        """Return marginal mean and variance of every weight."""
+
+
+@runtime_checkable
+class CodebookProgram(Protocol):
+    """A prior whose weights end up on code words."""
+
+    def quantized(self, part: Any) -> Tensor:
+        """Return the code word of every weight of the guide of the slot."""
+
+
+@dataclass(frozen=True)
+class SlotMoments:
+    """Centre and spread of every slot, in float64.
+
+    Attributes
+    ----------
+    means
+        The value that a slot has in a compressed network.
+    variances
+        Posterior variances, of the slots that have any.
+    """
+
+    means: dict[str, Tensor] = field(default_factory=dict)
+    variances: dict[str, Tensor] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def slot_moments(model: BNN, guide: Guide, *, seed: int) -> SlotMoments:
+    """Return means and variances of all slots; from draws where there is no formula.
+
+    Parameters
+    ----------
+    model, guide
+        A fitted model.
+    seed
+        Of the draws.
+    """
+    parts = guide_parts(guide)
+    found = SlotMoments()
+    for name in model.slots:
+        codes = _code_words(model, name, parts)
+        if codes is not None:
+            found.means[name] = codes.double()
+            continue
+        moments = _in_closed_form(name, parts)
+        if moments is not None:
+            found.means[name], found.variances[name] = moments
+    missing = [name for name in model.slots if name not in found.means]
+    if missing:
+        slots = draw_posterior(model, guide, MOMENT_DRAWS, seed=seed).slots
+        for name in missing:
+            draws = slots[name].double()
+            found.means[name], found.variances[name] = draws.mean(0), draws.var(0)
+    return found
+
+
+def _code_words(model: BNN, name: str, parts: Mapping[str, object]) -> Tensor | None:
+    program: object = model.programs[module_key(name)]
+    if name in parts and isinstance(program, CodebookProgram):
+        return program.quantized(parts[name])
+    return None
+
+
+def _in_closed_form(name: str, parts: Mapping[str, object]) -> tuple[Tensor, Tensor] | None:
+    part = parts.get(name)
+    if isinstance(part, MomentGuide):
+        mean, variance = part.weight_moments()
+        return mean.double(), variance.double()
+    if isinstance(part, MeanField) and name in part.names:
+        distribution = part[name].distribution()
+        try:
+            return distribution.mean.double(), distribution.variance.double()
+        except NotImplementedError:
+            return None
+    return None

@@ -1,0 +1,106 @@
+"""Recording: a function of tensors as the flat list of operations that it does.
+
+A function is run once under `make_fx`; the recorded operations are replayed one by one, or compiled
+by Inductor. An eager replay runs the same operations in the same order with the same random
+numbers, so that its result is that of the function to the last bit. Inductor rounds differently.
+"""
+
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+Backend = Literal["replay", "inductor"]
+Mode = Literal["auto", "off", "replay", "inductor"]
+
+#: What a model that cannot be recorded raises.
+CANNOT = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
+
+
+def cause_of(error: Exception) -> str:
+    """Return the kind of an error and the first line that says something."""
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"
+
+
+def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Callable[..., Any]:
+    """Run a function of tensors once, and return the operations that it did as a function.
+
+    Parameters
+    ----------
+    function
+        Takes tensors, or lists and mappings of them. Other tensors that it uses are constants.
+    *inputs
+        Arguments to run it with; later ones must have the same shapes.
+    backend
+        ``replay`` runs the recorded operations one by one, ``inductor`` compiles them.
+    """
+    leaves, structure = tree_flatten(inputs)
+
+    def flat(*leaves: Any) -> Any:
+        return function(*tree_unflatten(leaves, structure))
+
+    with torch.random.fork_rng():  # recording must not move the random numbers
+        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    _drop_detachments(graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    run = graph if backend == "replay" else _compiled(graph, leaves)
+    return lambda *inputs: run(*tree_leaves(inputs))
+
+
+def _compiled(graph: GraphModule, leaves: list[Any]) -> Callable[..., Any]:
+    """Compile a recorded graph; nothing is run."""
+    inductor = importlib.import_module("torch._inductor")  # half a second, and often not needed
+    _keep_products_apart(graph)
+    # The generator of the CPU is fast; Inductor's own is made for GPUs.
+    on_cpu = all(leaf.device.type == "cpu" for leaf in leaves if isinstance(leaf, Tensor))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's, about itself
+        compiled: Callable[..., Any] = inductor.compile(
+            graph, leaves, options={"fallback_random": on_cpu}
+        )
+    return compiled
+
+
+def _drop_detachments(graph: GraphModule) -> None:
+    """Remove operations that cut gradients off: a recorded graph is run without any."""
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        if any(user.op == "output" for user in node.users):
+            continue  # a result must not be an input itself
+        node.replace_all_uses_with(node.args[0])
+        graph.graph.erase_node(node)
+
+
+def _keep_products_apart(graph: GraphModule) -> None:
+    """Write the sum of a matrix product and another matrix as a difference, to the same bits.
+
+    Gradients are such sums (data term plus divergence). Inductor folds the sum into the product,
+    which then copies the summand first; a sum left alone becomes part of the loop that follows.
+    """
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor):
+        pair = [argument for argument in node.args if isinstance(argument, Node)]
+        if len(pair) != 2 or node.kwargs or not any(map(_is_product, pair)):
+            continue
+        product, other = pair if _is_product(pair[0]) else reversed(pair)
+        with graph.graph.inserting_before(node):
+            negative = graph.graph.call_function(torch.ops.aten.neg.default, (product,))
+            difference = graph.graph.call_function(torch.ops.aten.sub.Tensor, (other, negative))
+        for made, source in ((negative, product), (difference, node)):
+            made.meta = dict(source.meta)
+        node.replace_all_uses_with(difference)
+        graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _is_product(node: Node) -> bool:
+    """Tell whether a node is a matrix product, or one transposed."""
+    while node.target is torch.ops.aten.t.default:
+        (node,) = node.all_input_nodes
+    return node.target is torch.ops.aten.mm.default

@@ -1,0 +1,136 @@
+"""Capture: one step of inference as a flat graph, replayed without Pyro.
+
+Model, guide, ELBO and autograd are run once under `make_fx`; later steps replay the operations that
+were recorded, eagerly or through Inductor. What changes during training must be an input:
+parameters, buffers (the weight of the KL among them) and the batch are; a Python number would be
+baked in. A new shape of the batch, such as a smaller last one, is captured anew.
+
+An eager replay runs the same operations in the same order with the same random numbers, so its
+result is that of the uncaptured step to the last bit. Inductor rounds differently.
+"""
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from zoo.infer.recording import CANNOT, Backend, Mode, cause_of, record
+from zoo.infer.svi.objective import Objective
+
+
+class CapturedObjective:
+    """Loss and gradients of an objective from recorded graphs, one for each shape of the batch.
+
+    Parameters
+    ----------
+    objective
+        What to capture.
+    backend
+        See `zoo.infer.recording.record`.
+    """
+
+    def __init__(self, objective: Objective, backend: Backend = "replay") -> None:
+        self.objective = objective
+        self.backend = backend
+        self._graphs: dict[Any, Callable[..., list[Tensor]]] = {}
+        named = dict(objective.named_parameters())
+        self._trained = {name: p for name, p in named.items() if p.requires_grad}
+        self._fixed = {name: p for name, p in named.items() if not p.requires_grad}
+
+    def loss_and_gradients(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss, and leave its gradients in the parameters."""
+        key = (x.shape, x.dtype, y.shape, y.dtype, x.device, self.objective.training)
+        if key not in self._graphs:
+            self.objective.check_once(x, y)
+            self._graphs[key] = record(self._step, *self._inputs(), x, y, backend=self.backend)
+        with torch.no_grad():
+            loss, *gradients = self._graphs[key](*self._inputs(), x, y)
+        for parameter, gradient in zip(self._trained.values(), gradients, strict=True):
+            parameter.grad = gradient
+        return loss
+
+    def _state(self) -> dict[str, Tensor]:
+        return self._fixed | dict(self.objective.named_buffers())
+
+    def _inputs(self) -> tuple[list[Tensor], list[Tensor]]:
+        return list(self._trained.values()), list(self._state().values())
+
+    def _step(
+        self, trained: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor
+    ) -> list[Tensor]:
+        leaves = [value.detach().requires_grad_() for value in trained]
+        values = dict(zip(self._trained, leaves, strict=True))
+        values |= dict(zip(self._state(), state, strict=True))
+        with torch.enable_grad():
+            loss = functional_call(self.objective, values, (x, y))
+            gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        return [loss.detach(), *gradients]
+
+
+#: Steps that ``auto`` times before it decides, and steps that must be left to make it worth while.
+TIMED_STEPS = 20
+WORTH_STEPS = 200
+
+
+class GradientStep:
+    """Computes loss and gradients, from a captured graph where that pays.
+
+    Parameters
+    ----------
+    objective
+        The objective to differentiate.
+    mode
+        ``off``; ``replay`` or ``inductor`` from the first step; ``auto`` times a few steps of each
+        and keeps the faster of no capture and replay, whose results are the same to the last bit
+        (whether to compile is decided before, see `zoo.infer.svi.mode`).
+    num_steps
+        Steps that are to come: a short run never waits for a capture.
+    """
+
+    def __init__(self, objective: Objective, mode: Mode, num_steps: int) -> None:
+        self.objective = objective
+        self.captured: CapturedObjective | None = None
+        self._parameters = [p for p in objective.parameters() if p.requires_grad]
+        self._undecided = mode == "auto" and num_steps >= WORTH_STEPS
+        self._seconds: dict[bool, list[float]] = {False: [], True: []}
+        if mode in ("replay", "inductor"):
+            self.captured = CapturedObjective(objective, mode)
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of a batch, and leave its gradients in the parameters."""
+        started = time.perf_counter()
+        loss = self._loss(x, y)
+        if self._undecided:
+            self._seconds[self.captured is not None].append(time.perf_counter() - started)
+            self._decide()
+        return loss
+
+    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.captured is not None:
+            try:
+                return self.captured.loss_and_gradients(x, y)
+            except CANNOT as error:
+                self.captured, self._undecided = None, False
+                warnings.warn(
+                    f"the step cannot be captured and is run as it is: {cause_of(error)}",
+                    stacklevel=4,
+                )
+        for parameter in self._parameters:
+            parameter.grad = None
+        loss: Tensor = self.objective(x, y)
+        loss.backward()
+        return loss.detach()
+
+    def _decide(self) -> None:
+        plain, captured = self._seconds[False], self._seconds[True]
+        if len(plain) == TIMED_STEPS and self.captured is None:
+            self.captured = CapturedObjective(self.objective)
+        elif len(captured) == TIMED_STEPS:
+            self._undecided = False
+            if statistics.median(captured) >= statistics.median(plain):
+                self.captured = None

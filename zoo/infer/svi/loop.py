@@ -1,0 +1,423 @@
+"""Stochastic variational inference: the one training loop of the zoo."""
+
+import contextlib
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from guides.base import Composite, Guide
+from zoo.errors import ZooError
+from zoo.infer.recording import Mode
+from zoo.infer.svi.batches import Batches
+from zoo.infer.svi.capture import GradientStep
+from zoo.infer.svi.history import History
+from zoo.infer.svi.interrupt import StopSignal
+from zoo.infer.svi.memory import kept_memory
+from zoo.infer.svi.mode import choose_mode
+from zoo.infer.svi.objective import Objective, estimate_elbo, total_divergence
+from zoo.infer.svi.optimizer import FusedAdam
+from zoo.infer.svi.schedule import child_seed, kl_weight, lr_factor, pretrain_steps
+from zoo.network.bnn import BNN
+from zoo.registry import Recipe
+
+#: Streams of random numbers derived from the seed of a run. Epochs count up from zero.
+NOISE_STREAM = 1_000_000_007
+LEVEL_STREAM = 1_000_000_021
+#: Seconds between two updates of the progress bar; only then is a value read from the device.
+REFRESH_SECONDS = 0.5
+#: Steps between two looks at the norm of the gradient.
+GRADIENT_EVERY = 10
+#: Steps between two looks at whether the loss is still finite.
+FINITE_EVERY = 50
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by a signal, after the state had been handed to the checkpoint."""
+
+
+class DivergedError(ZooError):
+    """The loss is not a finite number any more."""
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop when the ELBO on held-out rows has not improved for a while.
+
+    Attributes
+    ----------
+    x, y
+        The held-out rows.
+    patience
+        Number of evaluations without improvement after which training stops.
+    every
+        Steps between two evaluations.
+    """
+
+    x: Tensor
+    y: Tensor
+    patience: int = 10
+    every: int = 100
+
+
+@dataclass
+class Progress:
+    """Where training stands, beyond the parameters themselves."""
+
+    losses: History
+    gradient_norms: History
+    step: int = 0
+    best_loss: float = math.inf
+    evaluations_since_best: int = 0
+    best: dict[str, Tensor] = field(default_factory=dict)
+    stopped: bool = False
+    seconds: float = 0.0
+
+
+class SVI:
+    """Fits a guide to a model by gradient ascent on the ELBO.
+
+    The state of a run is its parameters, optimizer, random number generator and `Progress`;
+    everything else is a function of the step. `state` and `load_state` move it through a mapping
+    of tensors, and a run that was stopped and loaded continues to the same bits as one that was
+    not.
+
+    Parameters
+    ----------
+    model, guide
+        What to fit.
+    x, y
+        All training rows; those that do not fit the device of the guide may stay on the host.
+    recipe
+        Steps, learning rate, schedule, warm-up, clipping.
+    seed
+        Decides batches and noise.
+    num_particles, vectorize_particles
+        Posterior draws per step, and whether they are one batched call.
+    local
+        Whether layers sample their outputs instead of their weights.
+    mode
+        Whether steps are captured, see `zoo.infer.svi.capture`.
+    early_stopping
+        Held-out rows and patience, or None.
+    """
+
+    def __init__(
+        self,
+        model: BNN,
+        guide: Guide,
+        x: Tensor,
+        y: Tensor,
+        *,
+        recipe: Recipe,
+        seed: int,
+        num_particles: int = 1,
+        vectorize_particles: bool = False,
+        local: bool = False,
+        mode: Mode = "off",
+        early_stopping: EarlyStopping | None = None,
+    ) -> None:
+        self.device = guide.some_tensor.device
+        self.objective = Objective(
+            model, guide, num_particles, vectorize_particles=vectorize_particles, local=local
+        ).to(self.device)
+        lower, upper = _split_levels(len(x), bool(model.upper_slots), seed)
+        options: Any = {"batch_size": recipe.batch_size, "seed": seed, "device": self.device}
+        self.batches = Batches(x[lower], y[lower], **options)
+        #: Rows that the upper slots are fitted to, if the model has such slots.
+        self.upper_batches = Batches(x[upper], y[upper], **options) if model.upper_slots else None
+        self.recipe, self.seed, self.mode = recipe, seed, mode
+        self.early_stopping = early_stopping
+        self.progress = Progress(*self._histories({}))
+        self.parameters = [p for p in self.objective.parameters() if p.requires_grad]
+        self.optimizer = FusedAdam(self.parameters, lr=recipe.lr)
+        self._rng = _seeded_rng(child_seed(seed, NOISE_STREAM), self.device)
+        self._running = False
+
+    def run(
+        self,
+        *,
+        progress_bar: bool | None = None,
+        checkpoint_every: int = 500,
+        on_checkpoint: Callable[["SVI"], None] | None = None,
+        on_step: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Train until the last step and return the loss of every step.
+
+        Parameters
+        ----------
+        progress_bar
+            Whether to show one; by default only on a terminal.
+        checkpoint_every
+            Steps between two calls of ``on_checkpoint``; it is also called after the last one.
+        on_checkpoint
+            Called with this object between two steps.
+        on_step
+            Told the number of steps done, after each of them.
+
+        Raises
+        ------
+        Interrupted
+            After SIGINT or SIGTERM, once ``on_checkpoint`` has been called.
+        """
+        save = on_checkpoint or (lambda svi: None)
+        report = on_step or (lambda done: None)
+        self.objective.train()
+        steps_left = self.recipe.num_steps - self.progress.step
+        self._gradient_step = GradientStep(self.objective, self.mode, steps_left)
+        with (
+            StopSignal() as stop,
+            kept_memory(),
+            pyro.settings.context(module_local_params=True),
+            self._own_rng(),
+            self._bar(progress_bar) as bar,
+            warnings.catch_warnings(),
+        ):
+            # Pyro warns at every step; a run that diverges ends in one error.
+            warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
+            while not self._finished():
+                started = time.monotonic()
+                self._step()
+                self.progress.seconds += time.monotonic() - started
+                bar.advance()
+                report(self.progress.step)
+                if self.progress.step % FINITE_EVERY == 0 or self._finished():
+                    self._check_finite()
+                if self.progress.step % checkpoint_every == 0 or stop.requested:
+                    save(self)
+                if stop.requested:
+                    raise Interrupted
+            self._restore_best()
+            self.objective.eval()
+            self.objective.model.finish(self.objective.guide, self.batches)
+            self._check_result()
+            save(self)
+        return self.progress.losses.all().cpu()
+
+    def gradient_norms(self) -> Tensor:
+        """Return the norm of the gradient at the steps that were looked at."""
+        return self.progress.gradient_norms.all().cpu()
+
+    def choose_mode(self) -> None:
+        """Decide by measurement whether the steps are compiled; nothing else changes."""
+        self.mode = choose_mode(self.objective, *self.batches[0], self.recipe.num_steps)
+
+    def _finished(self) -> bool:
+        exact = self.objective.model.is_exact
+        return exact or self.progress.stopped or self.progress.step >= self.recipe.num_steps
+
+    def _step(self) -> None:
+        step = self.progress.step
+        model, guide = self.objective.model, self.objective.guide
+        if step == pretrain_steps(self.recipe):
+            model.start_priors(guide)
+        self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
+        guide.advance(step / self.recipe.num_steps)
+        self.optimizer.lr = self.recipe.lr * lr_factor(self.recipe, step)
+        loss = self._gradient_step(*self.batches[step])
+        if self.upper_batches is not None:
+            self._take_upper_gradients(*self.upper_batches[step])
+        if step % GRADIENT_EVERY == 0:
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            self.progress.gradient_norms.append(torch.nn.utils.get_total_norm(gradients))
+        if self.recipe.grad_clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.grad_clip)
+        self.optimizer.step()
+        model.constrain(guide)
+        self.progress.losses.append(loss)
+        self.progress.step += 1
+        self._maybe_evaluate()
+
+    def _take_upper_gradients(self, x: Tensor, y: Tensor) -> None:
+        """Give the parameters of upper slots the gradient of their own rows."""
+        guide = self.objective.guide
+        assert isinstance(guide, Composite)
+        upper = [p for slot in self.objective.model.upper_slots for p in guide[slot].parameters()]
+        ours = {id(parameter) for parameter in upper}
+        kept = [(p, p.grad) for p in self.parameters if id(p) not in ours]
+        self._gradient_step(x, y)
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+    def _check_finite(self) -> None:
+        if not torch.isfinite(self.progress.losses.last(1)).all():
+            finite = torch.isfinite(self.progress.losses.all()).tolist()
+            raise self._diverged(finite.index(False) + 1)
+
+    def _check_result(self) -> None:
+        """Look at the objective after the last update, which no step has computed."""
+        last = max(0, self.progress.step - 1)
+        model, guide = self.objective.model, self.objective.guide
+        if not math.isfinite(estimate_elbo(model, guide, *self.batches[last])):
+            raise self._diverged(self.progress.step)
+
+    def _diverged(self, step: int) -> DivergedError:
+        return DivergedError(
+            f"the loss is not finite at step {step}. Try a smaller learning rate "
+            f"(now {self.recipe.lr}), gradient clipping, or float64."
+        )
+
+    # ------------------------------------------------------------------ early stopping
+
+    def _maybe_evaluate(self) -> None:
+        held_out, progress = self.early_stopping, self.progress
+        if held_out is None or progress.step % held_out.every:
+            return
+        if kl_weight(self.recipe, progress.step) < 1:  # a loss without its KL always looks better
+            return
+        loss = -estimate_elbo(self.objective.model, self.objective.guide, held_out.x, held_out.y)
+        self.objective.train()
+        if loss < progress.best_loss:
+            progress.best_loss, progress.evaluations_since_best = loss, 0
+            progress.best = {k: v.detach().clone() for k, v in self._trained().items()}
+        else:
+            progress.evaluations_since_best += 1
+            progress.stopped = progress.evaluations_since_best >= held_out.patience
+
+    def _trained(self) -> dict[str, Tensor]:
+        """Everything that training changes: parameters and buffers such as running statistics."""
+        return dict(self.objective.state_dict(keep_vars=True))
+
+    def _restore_best(self) -> None:
+        if self.progress.best:
+            self.objective.load_state_dict(self.progress.best)
+
+    # ------------------------------------------------------------------ state
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Return the tensors and the numbers that a resumed run needs."""
+        progress = self.progress
+        tensors = {f"objective.{k}": v.detach() for k, v in self._trained().items()}
+        tensors |= {f"optimizer.{k}": v for k, v in self.optimizer.state().items()}
+        tensors |= {f"best.{k}": v for k, v in progress.best.items()}
+        rng = _get_rng(self.device) if self._running else self._rng
+        tensors |= {f"rng.{k}": v for k, v in rng.items()}
+        if len(progress.losses):
+            tensors["losses"] = progress.losses.all().clone()
+            tensors["gradient_norms"] = progress.gradient_norms.all().clone()
+        numbers = {
+            "step": progress.step,
+            "best_loss": progress.best_loss,
+            "evaluations_since_best": progress.evaluations_since_best,
+            "stopped": progress.stopped,
+            "seconds": progress.seconds,
+        }
+        return tensors, numbers
+
+    def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, float]) -> None:
+        """Continue from what `state` returned."""
+        moved = {k: v if k.startswith("rng.") else v.to(self.device) for k, v in tensors.items()}
+        self.objective.load_state_dict(_under("objective.", moved))
+        self.optimizer.load_state(_under("optimizer.", moved))
+        self._rng = _under("rng.", moved)
+        self.progress = Progress(
+            *self._histories(moved),
+            step=int(numbers["step"]),
+            best_loss=float(numbers["best_loss"]),
+            evaluations_since_best=int(numbers["evaluations_since_best"]),
+            best=_under("best.", moved),
+            stopped=bool(numbers["stopped"]),
+            seconds=float(numbers["seconds"]),
+        )
+
+    def _histories(self, tensors: dict[str, Tensor]) -> tuple[History, History]:
+        """Return losses and gradient norms so far, with room for those to come."""
+        num_steps = self.recipe.num_steps
+        num_looks = math.ceil(num_steps / GRADIENT_EVERY)
+        losses = History(num_steps, tensors.get("losses"))
+        return losses, History(num_looks, tensors.get("gradient_norms"))
+
+    @contextlib.contextmanager
+    def _own_rng(self) -> Iterator[None]:
+        """Use this run's random numbers, and give the caller's back afterwards."""
+        caller = _get_rng(self.device)
+        _set_rng(self._rng, self.device)
+        self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
+            self._rng = _get_rng(self.device)
+            _set_rng(caller, self.device)
+
+    @contextlib.contextmanager
+    def _bar(self, wanted: bool | None) -> Iterator["_Bar"]:
+        shown = sys.stderr.isatty() if wanted is None else wanted
+        bar = _Bar(self, shown)
+        try:
+            yield bar
+        finally:
+            bar.close()
+
+
+class _Bar:
+    """Progress bar with ELBO, KL and speed, updated at most twice a second."""
+
+    def __init__(self, svi: SVI, shown: bool) -> None:
+        self.svi = svi
+        self.bar = tqdm(
+            total=svi.recipe.num_steps,
+            initial=svi.progress.step,
+            disable=not shown,
+            unit="step",
+            mininterval=REFRESH_SECONDS,
+        )
+        self.refreshed = time.monotonic()
+
+    def advance(self) -> None:
+        if self.bar.disable:
+            return
+        self.bar.update(1)
+        if time.monotonic() - self.refreshed < REFRESH_SECONDS:
+            return
+        self.refreshed = time.monotonic()
+        recent = self.svi.progress.losses.last(50).mean()
+        kl = total_divergence(self.svi.objective.model, self.svi.objective.guide)
+        self.bar.set_postfix_str(f"ELBO {-float(recent):.5g}, KL {kl:.5g}", refresh=False)
+
+    def close(self) -> None:
+        self.bar.close()
+
+
+def _split_levels(num_rows: int, has_upper: bool, seed: int) -> tuple[Any, Any]:
+    """Return the rows of weights, and those of upper slots: halves, if there are such slots."""
+    if not has_upper:
+        return slice(None), slice(0)
+    if num_rows < 2:
+        raise ZooError("structure and weights are fitted to different rows. Got only one row.")
+    generator = torch.Generator().manual_seed(child_seed(seed, LEVEL_STREAM))
+    order = torch.randperm(num_rows, generator=generator)
+    half = num_rows // 2
+    return order[half:].sort().values, order[:half].sort().values
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _get_rng(device: torch.device) -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def _set_rng(state: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def _seeded_rng(seed: int, device: torch.device) -> dict[str, Tensor]:
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        return _get_rng(device)

@@ -1,0 +1,88 @@
+"""Whether a run is worth compiling, measured before its first step.
+
+Compiled steps round differently from uncompiled ones. So that a run does not change its arithmetic
+on the way, the question is answered once, on steps that are thrown away; a stored configuration
+holds the answer, and a run that is resumed or repeated from it does not ask again.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyro
+import torch
+from torch import Tensor
+
+from zoo.infer.recording import CANNOT, Mode
+from zoo.infer.svi.capture import CapturedObjective, GradientStep
+from zoo.infer.svi.objective import Objective
+
+#: A run that takes less than this uncompiled never waits for the compiler.
+WORTH_SECONDS = 120.0
+#: Compiled steps must take less than this fraction of the others.
+WORTH_RATIO = 0.9
+#: Steps that are timed.
+TRIALS = 5
+
+
+def choose_mode(objective: Objective, x: Tensor, y: Tensor, num_steps: int) -> Mode:
+    """Return ``inductor`` where it was measured to pay, else ``auto``: to be decided on the way.
+
+    Parameters
+    ----------
+    objective
+        What is to be trained; it is left as it was.
+    x, y
+        A batch.
+    num_steps
+        Steps of the run.
+    """
+    with _left_alone(objective), pyro.settings.context(module_local_params=True):
+        plain = _seconds(GradientStep(objective, "off", num_steps), x, y)
+        if plain * num_steps < WORTH_SECONDS:
+            return "auto"
+        try:
+            replayed = _seconds(CapturedObjective(objective).loss_and_gradients, x, y)
+            compiled = _compiled_seconds(objective, x, y)
+        except CANNOT:  # the run itself will say so
+            return "auto"
+    return "inductor" if compiled < WORTH_RATIO * min(plain, replayed) else "auto"
+
+
+def _compiled_seconds(objective: Objective, x: Tensor, y: Tensor) -> float:
+    return _seconds(CapturedObjective(objective, "inductor").loss_and_gradients, x, y)
+
+
+def _seconds(step: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> float:
+    """Return the time of a step, after one that prepares it."""
+    times = []
+    for _ in range(1 + TRIALS):
+        _wait(x.device)
+        started = time.perf_counter()
+        step(x, y)
+        _wait(x.device)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def _left_alone(objective: Objective) -> Iterator[None]:
+    """Undo what steps without an optimizer change: buffers, gradients, random numbers, mode."""
+    buffers = {name: value.clone() for name, value in objective.named_buffers()}
+    training = objective.training
+    devices = [value.device for value in buffers.values() if value.device.type == "cuda"][:1]
+    objective.train()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        objective.train(training)
+        objective.zero_grad(set_to_none=True)
+        for name, value in objective.named_buffers():
+            value.copy_(buffers[name])

@@ -1,0 +1,161 @@
+"""Long tasks side by side on any executor, with one progress bar for all of them."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+from zoo.errors import ZooError
+from zoo.infer.tasks.executor import Processes, SerialExecutor, make_executor
+
+T = TypeVar("T")
+#: Told how many of its steps a task has done so far.
+Report = Callable[[int], None]
+
+#: Seconds between two notes of a task's progress.
+NOTE_SECONDS = 0.2
+
+
+class ProgressNote:
+    """Keeps the number of steps done in a small file, for another process to read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written = 0.0
+
+    def __call__(self, done: int) -> None:
+        """Write the number, if the last one is old; a worker elsewhere has nowhere to write."""
+        now = time.monotonic()
+        if now - self._written > NOTE_SECONDS and self.path.parent.is_dir():
+            self._written = now
+            self.path.write_text(str(done))
+
+    def read(self) -> int:
+        """Return the last number written."""
+        try:
+            return int(self.path.read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+
+def run_tasks(
+    tasks: Sequence[Callable[[Report | None], T]],
+    executor: Executor | str | None,
+    *,
+    length: int,
+    unit: str,
+    description: str,
+    progress_bar: bool | None = None,
+    on_result: Callable[[int, T], None] | None = None,
+) -> list[T]:
+    """Run tasks and return their results in order; one that fails, or Ctrl-C, ends the others.
+
+    Parameters
+    ----------
+    tasks
+        Called with a function that they tell how many steps they have done, or None.
+    executor
+        Where they run: an executor, which is left open, or a name that
+        `zoo.infer.tasks.executor.make_executor` knows.
+    length
+        Steps of one task.
+    unit, description
+        What the bar counts, and what it is called.
+    progress_bar
+        Whether a bar is shown; by default on a terminal.
+    on_result
+        Called in this process with number and result of every task that is done.
+    """
+    hidden = None if progress_bar is None else not progress_bar
+    seen = on_result or (lambda index, result: None)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tqdm(total=length * len(tasks), disable=hidden, unit=unit, desc=description) as bar,
+        _opened(executor, len(tasks)) as pool,
+    ):
+        if isinstance(pool, SerialExecutor):
+            return [
+                _run_here(pool, task, index, _Advance(bar, index * length), seen)
+                for index, task in enumerate(tasks)
+            ]
+        notes = [ProgressNote(Path(folder) / str(index)) for index in range(len(tasks))]
+        futures = [
+            pool.submit(task, None if bar.disable else note)
+            for task, note in zip(tasks, notes, strict=True)
+        ]
+        try:
+            _watch(futures, notes, bar, length, seen)
+        except BrokenExecutor:
+            raise ZooError(
+                "a worker process was killed, perhaps for want of memory. Take fewer of them, for "
+                "example with the executor 'processes:1'."
+            ) from None
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        return [future.result() for future in futures]
+
+
+class _Advance:
+    """Moves a bar from the process that shows it."""
+
+    def __init__(self, bar: "tqdm[Any]", offset: int) -> None:
+        self.bar, self.offset = bar, offset
+
+    def __call__(self, done: int) -> None:
+        self.bar.update(self.offset + done - self.bar.n)
+
+
+def _run_here(
+    pool: Executor,
+    task: Callable[[Report | None], T],
+    index: int,
+    report: Report,
+    seen: Callable[[int, T], None],
+) -> T:
+    result = pool.submit(task, report).result()
+    seen(index, result)
+    return result
+
+
+def _watch(
+    futures: list[Future[T]],
+    notes: list[ProgressNote],
+    bar: "tqdm[Any]",
+    length: int,
+    seen: Callable[[int, T], None],
+) -> None:
+    pending = set(futures)
+    while pending:
+        finished, pending = wait(pending, NOTE_SECONDS, return_when=FIRST_COMPLETED)
+        for index, future in enumerate(futures):
+            if future in finished:
+                seen(index, future.result())  # a task that failed ends the others
+        done = sum(
+            length if future.done() else note.read()
+            for future, note in zip(futures, notes, strict=True)
+        )
+        bar.update(done - bar.n)
+
+
+@contextlib.contextmanager
+def _opened(executor: Executor | str | None, num_tasks: int) -> Iterator[Executor]:
+    """Give the executor to use, and close it if it was made here."""
+    if isinstance(executor, Executor):
+        yield executor
+        return
+    pool = make_executor(executor, num_tasks)
+    try:
+        yield pool
+    except BaseException:
+        if isinstance(pool, Processes):
+            pool.kill()
+        raise
+    finally:
+        pool.shutdown()

@@ -1,0 +1,1 @@
+"""Any torch network as a Pyro model."""

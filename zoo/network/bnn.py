@@ -1,0 +1,328 @@
+"""`BNN`: any torch network as a Pyro model.
+
+The network stays an ordinary module. The model samples a value for each Bayesian slot, calls the
+network with those values (`torch.func.functional_call`) and observes ``y`` through a likelihood. So
+any network works unchanged, and many draws are one `torch.vmap`.
+"""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, Required, TypedDict
+
+import pyro
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+from torch.func import functional_call
+
+from guides.base import Composite, Guide, module_key
+from guides.full_rank import FullRank
+from guides.layout import channels_last
+from zoo.errors import ConfigError
+from zoo.likelihoods import Likelihood
+from zoo.network.activations import activation_slots
+from zoo.network.slots import Slot, choose_bayesian, network_slots, structure_slots
+from zoo.priors import (
+    Prior,
+    PriorSource,
+    Program,
+    build_guide,
+    build_program,
+    is_improper,
+    makes_noise,
+    proper_counterpart,
+    resolve_priors,
+)
+
+#: Sites of the model that are not weights of the network.
+RESERVED = {"noise", "y", "obs_id"}
+
+
+class BNNOptions(TypedDict, total=False):
+    """Options of `BNN` that a method hands through from the user."""
+
+    priors: Mapping[str, PriorSource] | None
+    num_data: Required[int]
+    bayesian: Iterable[str] | None
+    autocast: bool
+
+
+class TrainingRows(Protocol):
+    """All training rows, and the mini-batches that they are seen in."""
+
+    x: Tensor
+    y: Tensor
+
+    def full(self) -> Iterator[Tensor]:
+        """Yield the inputs of one batch after the other without end, leaving out smaller ones."""
+
+
+class BNN(nn.Module):
+    r"""A Bayesian neural network.
+
+    .. math:: p(y, w \mid X) = p(w) \prod_{i=1}^N p(y_i \mid f_w(x_i))
+
+    Mini-batches are scaled by :math:`N / B`, with :math:`N` the number of training rows, which is
+    why it must be given: it decides how much the prior weighs.
+
+    Parameters
+    ----------
+    net
+        Any network. It is copied; the original is left alone.
+    likelihood
+        How outputs relate to observations.
+    priors
+        The user's priors by slot pattern; they come before the defaults.
+    default_priors
+        The method's priors by slot pattern.
+    num_data
+        Number of training observations.
+    bayesian
+        Patterns of the slots that get a posterior. By default all that have a prior but those of
+        normalisation layers. The others are trained as points.
+    autocast
+        Whether the network computes in bfloat16. Priors, posteriors, divergences and the likelihood
+        keep the precision of the parameters.
+    """
+
+    #: Whether `finish` alone makes the guide the posterior, so that no step is taken.
+    is_exact = False
+    #: Whether `outputs` are those of the network's tangent instead of the network.
+    linearised = False
+    #: Whether draws stand for a posterior, which NUTS could sample as well.
+    has_posterior = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        likelihood: Likelihood,
+        *,
+        priors: Mapping[str, PriorSource] | None = None,
+        default_priors: Mapping[str, PriorSource] | None = None,
+        num_data: int,
+        bayesian: Iterable[str] | None = None,
+        autocast: bool = False,
+    ) -> None:
+        super().__init__()
+        if num_data < 1:
+            raise ConfigError(f"num_data must be at least 1. Got {num_data}.")
+        taken = sorted({name for name, _ in net.named_parameters()} & RESERVED)
+        if taken:
+            raise ConfigError(
+                f"a parameter of the network is called {taken[0]!r}, a name that the model uses "
+                "itself. Rename it, or put the layer inside another module."
+            )
+        self.net = copy.deepcopy(net)
+        self.likelihood = copy.deepcopy(likelihood)
+        self.num_data = num_data
+        self.autocast = autocast
+        slots = [
+            *self.network_slots(bayesian),
+            *self.likelihood.slots(),
+        ]
+        self.priors: dict[str, Prior] = resolve_priors(priors or {}, default_priors or {}, slots)
+        self.slots: dict[str, Slot] = {s.name: s for s in slots if s.name in self.priors}
+        if not self.slots:
+            raise ConfigError("no slot of the network has a prior: nothing is Bayesian.")
+        for slot in self.slots.values():
+            if slot.install is not None:
+                slot.install(self.net)
+            else:
+                self._replaced(slot.name).requires_grad_(False)
+        self.programs = nn.ModuleDict(
+            {module_key(n): build_program(self.priors[n], s) for n, s in self.slots.items()}
+        )
+
+    def network_slots(self, bayesian: Iterable[str] | None) -> list[Slot]:
+        """Return the slots of the network: parameters, structure and activations by default."""
+        places = [
+            *network_slots(self.net),
+            *structure_slots(self.net),
+            *activation_slots(self.net),
+        ]
+        return choose_bayesian(places, bayesian)
+
+    def _replaced(self, slot: str) -> Tensor:
+        """Return the parameter or buffer that draws of a slot stand in for."""
+        owner, _, name = slot.rpartition(".")
+        replaced = (
+            self.likelihood.log_noise
+            if slot == "noise"
+            else getattr(self.net.get_submodule(owner), name)
+        )
+        assert isinstance(replaced, Tensor)
+        return replaced
+
+    @property
+    def activations(self) -> list[str]:
+        """The slots that multiply activations."""
+        return [name for name, slot in self.slots.items() if slot.layer == "activation"]
+
+    @property
+    def upper_slots(self) -> list[str]:
+        """The slots that are fitted to rows of their own, which the others do not see."""
+        return []
+
+    @property
+    def has_random_convolutions(self) -> bool:
+        """Whether weights of a convolution are drawn; then so are its outputs, one by one."""
+        return any(slot.layer == "convolution" for slot in self.slots.values())
+
+    @property
+    def has_noisy_convolutions(self) -> bool:
+        """Whether most weights of a convolution become noise under its prior."""
+        return any(
+            slot.layer == "convolution" and makes_noise(self.priors[name])
+            for name, slot in self.slots.items()
+        )
+
+    def program(self, slot: str) -> Program:
+        """Return the prior of a slot as a Pyro program."""
+        program = self.programs[module_key(slot)]
+        assert isinstance(program, Program)
+        return program
+
+    @property
+    def fitted_priors(self) -> list[str]:
+        """Slots whose prior is fitted to the posterior, and so to the data."""
+        return [name for name in self.slots if self.program(name).is_fitted]
+
+    def normal_prior(self, slot: str) -> Normal | None:
+        """Return the prior of a slot if it is a normal with known parameters."""
+        return self.program(slot).normal()
+
+    def proper(self) -> "BNN":
+        """Return a copy in which proper counterparts stand for improper priors.
+
+        The posterior under an improper prior need not exist; what samples, samples this model.
+        """
+        copied = copy.deepcopy(self)
+        for name, prior in self.priors.items():
+            counterpart = proper_counterpart(prior)
+            if counterpart is not None:
+                parameter = self._replaced(name)
+                copied.priors[name] = counterpart
+                program = build_program(counterpart, self.slots[name])
+                copied.programs[module_key(name)] = program.to(parameter.device, parameter.dtype)
+        return copied
+
+    @property
+    def loss_is_elbo(self) -> bool:
+        """Whether training minimises minus the ELBO.
+
+        Not so with divergences from improper priors, nor where a prior weighs its divergence.
+        """
+        return all(
+            not is_improper(prior) and prior.arguments.get("kl_scale", 1.0) == 1.0
+            for prior in self.priors.values()
+        )
+
+    def sample_slots(self) -> dict[str, Tensor]:
+        """Draw a value for every Bayesian slot: the prior as a Pyro program."""
+        return {name: self.program(name)() for name in self.slots}
+
+    def evaluate(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the network's outputs for given values of the slots."""
+        weights = {name: channels_last(value) for name, value in values.items() if name != "noise"}
+        if not self.autocast:
+            outputs: Tensor = functional_call(self.net, weights, (x,))
+            return outputs
+        with torch.autocast(x.device.type, torch.bfloat16):
+            outputs = functional_call(self.net, weights, (x,))
+        return outputs.to(x.dtype)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """Run the model on a batch and return the network's outputs."""
+        if len(x) > self.num_data:
+            raise ConfigError(
+                f"a batch of {len(x)} rows is larger than num_data={self.num_data}, which is the "
+                "number of training rows."
+            )
+        values = self.sample_slots()
+        f = self.evaluate(values, x)
+        rows = torch.arange(len(x), device=x.device)
+        with pyro.plate("obs_id", self.num_data, subsample=rows, dim=-1):
+            pyro.sample("y", self.likelihood.distribution(f, values.get("noise")), obs=y)
+        return f
+
+    def outputs(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the outputs that predictions are made from: those of the network."""
+        return self.evaluate(values, x)
+
+    # ------------------------------------------------------------------ steps of training
+
+    def check(self, x: Tensor) -> None:
+        """Refuse what the method cannot fit; called before training with a few rows."""
+
+    def start_priors(self, guide: Guide) -> None:
+        """Fit priors to pretrained weights; called once, before the first step that has a KL."""
+        for program, part in self._parts(guide):
+            program.start(part)
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether posteriors are kept from going where the objective would take them."""
+        return any(self.program(name).is_constrained for name in self.slots)
+
+    def constrain(self, guide: Guide) -> None:
+        """Bring parameters back to where they may be; called after every update."""
+        for program, part in self._parts(guide):
+            program.constrain(part)
+
+    def finish(self, guide: Guide, rows: TrainingRows) -> None:
+        """Do what comes after the last step; by default nothing.
+
+        What it changes must be parameters, buffers or extra state of model and guide, so that it is
+        stored with them.
+        """
+
+    def _parts(self, guide: Guide) -> Iterator[tuple[Program, Guide]]:
+        if isinstance(guide, Composite):
+            for name in self.slots:
+                yield self.program(name), guide[name]
+
+    # ------------------------------------------------------------------ guides
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether draws hold the statistics of normalisation layers, so that no batch is needed."""
+        return False
+
+    def guide(self, *, init_scale: float) -> Composite:
+        """Return a guide that follows the priors and starts at the network's current weights.
+
+        Parameters
+        ----------
+        init_scale
+            Standard deviation at the start, in unconstrained space.
+        """
+        return Composite(
+            {
+                name: build_guide(
+                    self.priors[name], slot, self.program(name), init_scale=init_scale
+                )
+                for name, slot in self.slots.items()
+            }
+        )
+
+    def full_rank_guide(self, *, init_scale: float) -> Guide:
+        """Return one multivariate Normal over all sites, started where `guide` starts.
+
+        It sees correlations that a factorised guide cannot, at the cost of the square of the number
+        of unknowns.
+        """
+        if self.fitted_priors:
+            name = self.fitted_priors[0]
+            raise ConfigError(
+                f"the guide 'full_rank' cannot be used: the prior {self.priors[name]} of slot "
+                f"{name!r} is fitted to the means and sds of a factorised one."
+            )
+        factorised = self.guide(init_scale=init_scale)
+        try:
+            return FullRank(self.sample_slots, init=factorised.medians(), init_scale=init_scale)
+        except ValueError as error:
+            raise ConfigError(f"the guide 'full_rank' cannot be used: {error}.") from None
+
+    def linear_guide(self, *, init_scale: float) -> Guide:
+        """Refuse, unless a method has posteriors that are functions of something."""
+        raise ConfigError("the guide 'linear' is for the method 'hypernetwork'.")

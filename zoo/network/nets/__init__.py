@@ -1,0 +1,24 @@
+"""Networks: plain torch modules, and the short text that names them on the command line."""
+
+from zoo.network.nets.graph import Choice, Graph, Mixed, choices, mixtures
+from zoo.network.nets.graph_spec import cell_spec, graph_net
+from zoo.network.nets.lenet import lenet5
+from zoo.network.nets.mlp import mlp
+from zoo.network.nets.polynomial import polynomial
+from zoo.network.nets.spec import NETS, build_net, spell_out
+
+__all__ = [
+    "NETS",
+    "Choice",
+    "Graph",
+    "Mixed",
+    "build_net",
+    "cell_spec",
+    "choices",
+    "graph_net",
+    "lenet5",
+    "mixtures",
+    "mlp",
+    "polynomial",
+    "spell_out",
+]

@@ -1,0 +1,249 @@
+"""Primitives of graph networks by name: ``linear(16)``, ``conv(8, kernel=3)``, ``max_pool``, ...
+
+A primitive is written as text, or as a list of texts for one after the other, and is made for the
+shape of what enters it. Text is parsed, never evaluated (`zoo.parsing.calls`).
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoo.errors import ConfigError, did_you_mean, unknown_name
+from zoo.network.nets.mlp import ACTIVATIONS
+from zoo.network.nets.polynomial import Powers
+from zoo.parsing.calls import Argument, Call, parse_call, short
+
+#: Largest number that a primitive takes: units, channels or the side of a kernel.
+MAX_SIZE = 10_000
+
+
+class Zero(nn.Module):
+    """Zeros, whatever enters: no connection.
+
+    Parameters
+    ----------
+    shape
+        Shape of one row of its output.
+    """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a zero for each row."""
+        return x.new_zeros(len(x), *self.shape)
+
+
+class Constant(nn.Module):
+    """The same learned numbers for every row: one for each unit, or for each channel.
+
+    Parameters
+    ----------
+    shape
+        Shape of one row of its output.
+    """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+        self.value = nn.Parameter(torch.zeros(self.shape[0], *(1 for _ in self.shape[1:])))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the numbers for each row."""
+        return self.value.expand(len(x), *self.shape)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a primitive stands.
+
+    Attributes
+    ----------
+    shape
+        Shape of one row of what enters.
+    num_outputs
+        What the word ``outputs`` stands for: the outputs that the likelihood needs.
+    """
+
+    shape: tuple[int, ...]
+    num_outputs: int
+
+    def channels(self, wanted: int) -> tuple[int, int]:
+        """Return the channels that enter and leave; zero stands for as many as enter."""
+        if len(self.shape) != 3:
+            raise ConfigError(f"it needs images, and gets rows of shape {self.shape}")
+        return self.shape[0], wanted or self.shape[0]
+
+
+def _linear(place: Place, units: int) -> nn.Module:
+    if len(place.shape) != 1:
+        raise ConfigError(f"it needs flat rows, and gets {place.shape}: put flatten in front")
+    return nn.Linear(place.shape[0], units)
+
+
+def _conv(
+    place: Place, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
+) -> nn.Module:
+    entering, leaving = place.channels(channels)
+    padding = dilation * (_odd(kernel) // 2)
+    return nn.Conv2d(entering, leaving, kernel, stride, padding, dilation)
+
+
+def _separable(
+    place: Place, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
+) -> nn.Module:
+    """Return a filter for each channel, and a mixture of the channels."""
+    entering, leaving = place.channels(channels)
+    padding = dilation * (_odd(kernel) // 2)
+    depthwise = nn.Conv2d(
+        entering, entering, kernel, stride, padding, dilation, groups=entering, bias=False
+    )
+    return nn.Sequential(depthwise, nn.Conv2d(entering, leaving, 1))
+
+
+def _max_pool(place: Place, kernel: int = 3, stride: int = 1) -> nn.Module:
+    place.channels(0)
+    return nn.MaxPool2d(kernel, stride, padding=_same(kernel))
+
+
+def _avg_pool(place: Place, kernel: int = 3, stride: int = 1) -> nn.Module:
+    place.channels(0)
+    return nn.AvgPool2d(kernel, stride, padding=_same(kernel), count_include_pad=False)
+
+
+def _average(place: Place) -> nn.Module:
+    """Return the average over all positions, which leaves one number for each channel."""
+    place.channels(0)
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def _powers(place: Place, degree: int) -> nn.Module:
+    return Powers(degree)
+
+
+def _odd(kernel: int) -> int:
+    if kernel % 2 == 0:
+        raise ConfigError(f"the side of its kernel must be odd, and is {kernel}")
+    return kernel
+
+
+def _same(kernel: int) -> int:
+    """Return the padding that keeps the size; an even kernel has none and makes it smaller."""
+    return kernel // 2 if kernel % 2 else 0
+
+
+#: What makes a primitive for a place. The last two take the shape of their neighbours on the edge.
+PRIMITIVES: dict[str, Callable[..., nn.Module]] = {
+    "linear": _linear,
+    "conv": _conv,
+    "separable": _separable,
+    "max_pool": _max_pool,
+    "avg_pool": _avg_pool,
+    "average": _average,
+    "powers": _powers,
+    "flatten": lambda place: nn.Flatten(),
+    "identity": lambda place: nn.Identity(),
+    **{name: lambda place, cls=cls: cls() for name, cls in ACTIVATIONS.items()},
+    "zero": lambda place: Zero(place.shape),
+    "constant": lambda place: Constant(place.shape),
+}
+SHAPELESS = ("zero", "constant")
+
+
+def build_primitive(source: Any, place: Place, edge: str) -> nn.Module:
+    """Make a primitive from text or from a list of texts.
+
+    Parameters
+    ----------
+    source
+        What the user wrote.
+    place
+        What enters it; for ``zero`` and ``constant``, what must leave it.
+    edge
+        Name of the edge, for messages.
+    """
+    steps = source if isinstance(source, list | tuple) else [source]
+    if not steps:
+        raise ConfigError(f"a primitive of edge {edge!r} is empty. Write it like linear(16).")
+    modules = []
+    for step in steps:
+        module = _build_step(step, place, edge)
+        place = Place(
+            output_shape(module, place.shape, f"{step!r} of edge {edge!r}"), place.num_outputs
+        )
+        modules.append(module)
+    return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
+
+
+def _build_step(step: Any, place: Place, edge: str) -> nn.Module:
+    if not isinstance(step, str):
+        raise ConfigError(
+            f"a primitive of edge {edge!r} is text like linear(16), or a list of such texts. "
+            f"Got {short(step)}."
+        )
+    call = parse_call(step, what="primitive", example="linear(16)", error=ConfigError)
+    if call.name not in PRIMITIVES:
+        raise unknown_name(f"primitive of edge {edge!r}", call.name, PRIMITIVES)
+    builder = PRIMITIVES[call.name]
+    arguments = _bind(call, builder, place)
+    try:
+        return builder(place, **arguments)
+    except (ConfigError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"the primitive {short(step)} of edge {edge!r} cannot be made: {error}."
+        ) from None
+
+
+def _bind(call: Call, builder: Callable[..., nn.Module], place: Place) -> dict[str, int]:
+    """Give values to the parameters of a primitive."""
+    parameters = [
+        p
+        for name, p in inspect.signature(builder).parameters.items()
+        if name not in ("place", "cls")
+    ]
+    names = [p.name for p in parameters]
+    takes = f"It takes: {', '.join(names) or 'nothing'}."
+    if len(call.positional) > len(names):
+        raise ConfigError(f"too many values for the primitive {call.name!r}. {takes}")
+    given = dict(zip(names, call.positional, strict=False))
+    for name, value in call.keywords:
+        if name not in names or name in given:
+            problem = "given twice" if name in given else "unknown"
+            raise ConfigError(
+                f"{name!r} of the primitive {call.name!r} is {problem}."
+                f"{did_you_mean(name, names)} {takes}"
+            )
+        given[name] = value
+    missing = [p.name for p in parameters if p.default is p.empty and p.name not in given]
+    if missing:
+        raise ConfigError(f"the primitive {call.name!r} needs a value for {missing[0]!r}.")
+    return {name: _size(value, name, call.name, place) for name, value in given.items()}
+
+
+def _size(value: Argument, name: str, primitive: str, place: Place) -> int:
+    if value == "outputs":
+        return place.num_outputs
+    if not isinstance(value, float) or not value.is_integer() or not 1 <= value <= MAX_SIZE:
+        raise ConfigError(
+            f"{name!r} of the primitive {primitive!r} must be a whole number from 1 to {MAX_SIZE}, "
+            f"or the word outputs. Got {short(value)}."
+        )
+    return int(value)
+
+
+@torch.no_grad()
+def output_shape(module: nn.Module, shape: Sequence[int], what: str) -> tuple[int, ...]:
+    """Return the shape of one row of what a module makes of rows of a shape."""
+    try:
+        return tuple(module.eval()(torch.zeros(2, *shape)).shape[1:])
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"{what} does not accept rows of shape {tuple(shape)}: {str(error).splitlines()[0]}"
+        ) from None
+    finally:
+        module.train()

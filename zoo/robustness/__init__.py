@@ -1,0 +1,1 @@
+"""How a fit bears noise, attacks and deletion of weights."""

@@ -1,0 +1,141 @@
+"""The truth beside a fit: NUTS on the same model and data, in the shape of the fit's tree."""
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+import xarray
+from numpy.typing import NDArray
+from torch import Tensor
+
+from zoo.data import Dataset
+from zoo.errors import ConfigError
+from zoo.fit.comparable import function_points
+from zoo.fit.result import Fitted, target_tensor
+from zoo.fit.tree import identified_slots
+from zoo.infer.predict.draws import (
+    Draws,
+    draw_prior,
+    log_likelihood,
+    site_log_priors,
+    slots_of,
+)
+from zoo.infer.predict.outputs import network_outputs
+from zoo.truth.reference import Truth, truth
+
+Array = NDArray[Any]
+
+#: NUTS is for small problems: more unknowns or rows than these are refused.
+MAX_UNKNOWNS = 2000
+MAX_ROWS = 20_000
+
+
+def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, xarray.DataTree]:
+    """Sample the posterior of a fit's model by NUTS.
+
+    What is judged are the functions at the rows of `zoo.fit.tree.function_points` and the
+    parameters that are identified; the weights of a network are not.
+
+    Parameters
+    ----------
+    fitted
+        The fit whose model is sampled.
+    dataset
+        The data that it was fitted to.
+    **options
+        As for `zoo.truth`.
+
+    Returns
+    -------
+    tuple
+        The truth, and its tree with the groups that the diagnostics compare.
+    """
+    if not fitted.assembly.model.has_posterior:
+        raise ConfigError(
+            f"the draws of {fitted.config.method!r} are not meant as a posterior: there is none "
+            "that NUTS could sample."
+        )
+    size = sum(value[0].numel() for value in fitted.draws.sites.values())
+    if size > MAX_UNKNOWNS or len(dataset.X_train) > MAX_ROWS:
+        raise ConfigError(
+            f"NUTS is for small problems: this one has {size} unknowns and {len(dataset.X_train)} "
+            f"rows, at most {MAX_UNKNOWNS} and {MAX_ROWS} are accepted."
+        )
+    sampled = _Sampled(fitted, dataset)
+    if draw_prior(sampled.model, 1, seed=0) is None:
+        raise ConfigError(
+            "a prior of this model is improper and has no proper counterpart, so NUTS has nothing "
+            "to sample. Give a proper one, such as SmoothLogUniform(-8, 2) for a log-uniform prior."
+        )
+    found = truth(sampled.model, sampled.data, quantities=sampled.quantities, **options)
+    return found, sampled.tree(found)
+
+
+class _Sampled:
+    """The model of a fit in double precision, and what its draws by NUTS are turned into.
+
+    Improper priors are replaced by their proper counterparts, fitted ones are those of the fit.
+    """
+
+    def __init__(self, fitted: Fitted, dataset: Dataset) -> None:
+        self.model = fitted.assembly.model.proper().cpu().double().eval()
+        self.model.autocast = self.model.linearised = False  # the model itself, as it is defined
+        self.counterparts = {
+            f"prior of {name}": str(prior)
+            for name, prior in self.model.priors.items()
+            if prior != fitted.assembly.model.priors[name]
+        }
+        self.names = identified_slots(self.model.net, list(self.model.slots))
+        y = target_tensor(fitted.assembly, dataset.y_train).cpu()
+        x = torch.as_tensor(dataset.X_train, dtype=torch.float64)
+        self.data = (x, y.double() if y.is_floating_point() else y)
+        self.points = torch.as_tensor(function_points(dataset), dtype=torch.float64)
+
+    def quantities(self, values: Any) -> dict[str, Array]:
+        """Return functions and identified parameters, shape ``(chains, draws, ...)``."""
+        chains, draws = next(iter(values.values())).shape[:2]
+        slots = slots_of(self.model, _flat(values))
+        f = network_outputs(self.model, slots, self.points)
+        found = {"f": f} | {name: slots[name] for name in self.names}
+        return {k: v.numpy().reshape(chains, draws, *v.shape[1:]) for k, v in found.items()}
+
+    def log_joint(self, values: Any) -> Array:
+        """Return the log joint in constrained space, as that of the fit."""
+        chains, draws = next(iter(values.values())).shape[:2]
+        sites = _flat(values)
+        slots = slots_of(self.model, sites)
+        priors = site_log_priors(self.model, Draws(sites, slots))
+        f = network_outputs(self.model, slots, self.data[0])
+        likelihood = log_likelihood(self.model, f, slots.get("noise"), self.data[1]).sum(1)
+        total = torch.stack(list(priors.values())).sum(0) + likelihood
+        joint: Array = total.numpy().reshape(chains, draws)
+        return joint
+
+    def tree(self, found: Truth) -> xarray.DataTree:
+        """Return the truth's tree with functions, identified parameters and the log joint."""
+        tree = found.tree()
+        posterior = tree["posterior"].to_dataset()
+        for name in self.names:
+            if name not in posterior:
+                value = found.quantities[name]
+                dims = ("chain", "draw", *(f"{name}_dim_{i}" for i in range(value.ndim - 2)))
+                posterior[name] = (dims, value)
+        tree["posterior"] = xarray.DataTree(posterior)
+        dims = ("chain", "draw", "point", "output")
+        tree["functions"] = xarray.DataTree(xarray.Dataset({"f": (dims, found.quantities["f"])}))
+        if not self.counterparts:  # the log joint of another model has another meaning
+            stats = tree["sample_stats"].to_dataset()
+            stats["lp"] = (("chain", "draw"), self.log_joint(found.draws.values))
+            tree["sample_stats"] = xarray.DataTree(stats)
+        recipe = json.dumps(found.recipe | self.counterparts)
+        tree.attrs |= {"kind": "nuts", "identified": ", ".join(self.names), "recipe": recipe}
+        return tree
+
+
+def _flat(values: Any) -> dict[str, Tensor]:
+    """Join chains, as tensors."""
+    return {
+        name: torch.as_tensor(np.asarray(value).reshape(-1, *np.asarray(value).shape[2:]))
+        for name, value in values.items()
+    }

@@ -1,0 +1,365 @@
+"""Truth: draws from a posterior that can be believed, or a refusal that says why not.
+
+Draws by NUTS are accepted as a reference if, for every reported quantity, the rank-normalised R-hat
+is below 1.01 and bulk and tail effective sample sizes are at least 400 (Vehtari et al. 2021), if no
+transition after the warm-up diverged, and if E-BFMI is above 0.3 in every chain (Betancourt 2016).
+If not, sampling is repeated with more draws, or more carefully, before it is refused.
+"""
+
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+import xarray
+from numpy.typing import NDArray
+
+from zoo.errors import ConfigError, StoreError, TruthError
+from zoo.fit.schema import read_tree, sampling_tree, write_tree
+from zoo.fit.store import atomic_path
+from zoo.infer.nuts.chain import Engine
+from zoo.infer.nuts.density import LogDensity
+from zoo.infer.nuts.sampler import Draws, fingerprint, sample_nuts
+from zoo.infer.recording import CANNOT
+
+Values = Mapping[str, NDArray[Any]]
+#: Maps draws by site, of shape ``(chains, draws, ...)``, to what is reported.
+Quantities = Callable[[Values], Values]
+
+MAX_RHAT = 1.01
+MIN_ESS = 400
+MIN_BFMI = 0.3
+#: Acceptance targets that are tried in turn when transitions diverge.
+CAREFUL_TARGETS = (0.95, 0.99)
+#: How often more draws are tried, and at most how many times as many.
+MAX_LONGER = 3
+MAX_GROWTH = 8
+#: The environment variable that names the directory of the cache.
+CACHE_VARIABLE = "ZOO_CACHE"
+#: Packages on which the draws depend.
+PACKAGES = ("torch", "pyro-ppl", "nutpie")
+#: Of a quantity with many elements, the worst ones are named.
+MAX_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A reference posterior.
+
+    Attributes
+    ----------
+    draws
+        Values by site, statistics of the sampler, and times.
+    quantities
+        What was judged, by name, shape ``(chains, draws, ...)``.
+    reasons
+        Why it is not accepted; empty if it is.
+    summary
+        Per quantity (dimension ``statistic``): mean, sd, their Monte Carlo errors, R-hat, bulk and
+        tail ESS.
+    key
+        Hash of model, data, recipe and versions; empty if the model has none.
+    """
+
+    draws: Draws
+    quantities: dict[str, NDArray[Any]]
+    reasons: tuple[str, ...]
+    summary: xarray.Dataset
+    key: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether all criteria are met."""
+        return not self.reasons
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What the draws were made with."""
+        return self.draws.recipe
+
+    def tree(self) -> xarray.DataTree:
+        """Return draws and statistics in ArviZ's schema."""
+        attributes = {
+            "key": self.key,
+            "accepted": int(self.accepted),
+            "reasons": json.dumps(self.reasons),
+            "recipe": json.dumps(self.recipe),
+            "warmup_seconds": self.draws.warmup_seconds,
+            "sampling_seconds": self.draws.sampling_seconds,
+            "compile_seconds": self.draws.compile_seconds,
+        }
+        return sampling_tree(self.draws.values, self.draws.stats, attributes)
+
+    def save(self, path: str | Path) -> None:
+        """Write the draws to a netCDF file."""
+        with atomic_path(Path(path)) as temporary:
+            write_tree(self.tree(), temporary)
+
+    @classmethod
+    def load(cls, path: str | Path, *, quantities: Quantities | None = None) -> "Truth":
+        """Read what `save` wrote, and judge it anew.
+
+        Raises
+        ------
+        StoreError
+            If the file is missing, damaged, or something else.
+        """
+        tree = read_tree(path)
+        try:
+            draws = Draws(
+                {str(k): v.values for k, v in tree["posterior"].data_vars.items()},
+                {str(k): v.values for k, v in tree["sample_stats"].data_vars.items()},
+                float(tree.attrs["warmup_seconds"]),
+                float(tree.attrs["sampling_seconds"]),
+                float(tree.attrs["compile_seconds"]),
+                json.loads(tree.attrs["recipe"]),
+            )
+            key = str(tree.attrs["key"])
+        except (KeyError, ValueError) as error:
+            raise StoreError(f"{str(path)!r} does not hold a truth: {error}") from None
+        return judge(draws, quantities, key=key)
+
+
+def judge(draws: Draws, quantities: Quantities | None = None, *, key: str = "") -> Truth:
+    """Hold draws against the criteria; by default every site is a reported quantity."""
+    reported = dict(draws.values if quantities is None else quantities(draws.values))
+    summary = _summarise(reported)
+    reasons = (*_sampler_reasons(draws.stats), *_quantity_reasons(summary))
+    return Truth(draws, reported, reasons, summary, key)
+
+
+def _summarise(reported: Values) -> xarray.Dataset:
+    arviz_stats = importlib.import_module("arviz_stats")  # heavy, and not typed
+
+    posterior = sampling_tree(reported, {}, {})["posterior"].to_dataset()
+    dims = ("chain", "draw")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of constant elements, which are not judged
+        parts = {
+            "mean": posterior.mean(dims),
+            "sd": posterior.std(dims, ddof=1),
+            "mcse_mean": arviz_stats.mcse(posterior, method="mean"),
+            "mcse_sd": arviz_stats.mcse(posterior, method="sd"),
+            "rhat": arviz_stats.rhat(posterior, method="rank"),
+            "ess_bulk": arviz_stats.ess(posterior, method="bulk"),
+            "ess_tail": arviz_stats.ess(posterior, method="tail"),
+        }
+    joined: xarray.Dataset = xarray.concat(
+        list(parts.values()), dim=xarray.DataArray(list(parts), dims="statistic", name="statistic")
+    )
+    return joined
+
+
+def _sampler_reasons(stats: Values) -> list[str]:
+    arviz_stats = importlib.import_module("arviz_stats")  # heavy, and not typed
+
+    reasons = []
+    divergences = int(stats["diverging"].sum())
+    if divergences:
+        reasons.append(f"{divergences} of {stats['diverging'].size} transitions diverged (limit 0)")
+    if np.isnan(stats["energy"]).all():  # an engine that does not report it
+        return reasons
+    tree = sampling_tree({}, {"energy": stats["energy"]}, {})
+    lowest = float(np.min(arviz_stats.bfmi(tree)["energy"].values))
+    if not lowest > MIN_BFMI:
+        reasons.append(f"E-BFMI is {lowest:.2f} in one chain (limit {MIN_BFMI})")
+    return reasons
+
+
+def _quantity_reasons(summary: xarray.Dataset) -> list[str]:
+    reasons = []
+    for name, array in summary.data_vars.items():
+        table = array.values.reshape(len(summary["statistic"]), -1)
+        rows = dict(zip(summary["statistic"].values.tolist(), table, strict=True))
+        moving = rows["sd"] > 0  # such as the diagonal of a correlation matrix, which is constant
+        for statistic, limit, sign in (
+            ("rhat", MAX_RHAT, +1),
+            ("ess_bulk", MIN_ESS, -1),
+            ("ess_tail", MIN_ESS, -1),
+        ):
+            # Negated, so that what is not a number fails.
+            good = sign * rows[statistic] < sign * limit
+            good |= (sign < 0) & (rows[statistic] == limit)
+            bad = np.flatnonzero(moving & ~good)
+            if len(bad):
+                worst = bad[np.argsort(-sign * rows[statistic][bad])][:MAX_NAMED]
+                shape = array.shape[1:]
+                named = ", ".join(
+                    f"{_element(str(name), int(i), shape)} {rows[statistic][i]:.4g}" for i in worst
+                )
+                more = f" and {len(bad) - len(worst)} more" if len(bad) > len(worst) else ""
+                reasons.append(f"{statistic} of {named}{more} (limit {limit})")
+    return reasons
+
+
+def _element(name: str, flat_index: int, shape: tuple[int, ...]) -> str:
+    if not shape:
+        return name
+    return f"{name}[{', '.join(str(i) for i in np.unravel_index(flat_index, shape))}]"
+
+
+def truth(
+    model: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    quantities: Quantities | None = None,
+    accept: bool = True,
+    num_chains: int = 4,
+    num_warmup: int = 1000,
+    num_samples: int = 1000,
+    target_accept: float = 0.8,
+    max_tree_depth: int = 10,
+    reparameterise: bool = True,
+    seed: int = 0,
+    engine: Engine = "nutpie",
+    executor: Executor | str | None = None,
+    progress_bar: bool | None = None,
+    init: Mapping[str, Any] | None = None,
+    cache: str | Path | bool = True,
+) -> Truth:
+    """Return a reference posterior of any Pyro model with continuous latent sites.
+
+    Parameters
+    ----------
+    model, args, kwargs
+        The model and what it is called with, the observations among them.
+    quantities
+        Function of draws by site to the quantities that are judged and reported; by default the
+        sites. Weights of a network are not identified, its predictions are.
+    accept
+        Whether draws that do not meet the criteria are an error; otherwise they are returned, and
+        say so in ``reasons``.
+    num_chains, num_warmup, num_samples, target_accept, max_tree_depth, reparameterise, seed, engine
+        Where sampling starts, see `zoo.infer.nuts.sampler.sample_nuts`; raised where it is needed.
+    executor, progress_bar, init
+        See `zoo.infer.nuts.sampler.sample_nuts`.
+    cache
+        Directory in which truths are kept; True for the one named by ``ZOO_CACHE``, or else the
+        user's cache directory; False for none.
+
+    Raises
+    ------
+    TruthError
+        If the criteria are not met in the end.
+    ZooError
+        If the model cannot be sampled.
+    """
+    if num_chains < 2:
+        raise ConfigError(
+            f"a truth needs at least 2 chains to compare. Got num_chains={num_chains}."
+        )
+    options: dict[str, Any] = {
+        "num_chains": num_chains,
+        "num_warmup": num_warmup,
+        "num_samples": num_samples,
+        "target_accept": target_accept,
+        "max_tree_depth": max_tree_depth,
+        "reparameterise": reparameterise,
+        "seed": seed,
+        "engine": engine,
+    }
+    key = _key(LogDensity(model, args, kwargs), options, init)
+    path = _cache_path(cache, key)
+    found = _read_cache(path, key, quantities)
+    if found is None:
+
+        def sample(changed: dict[str, Any]) -> Draws:
+            return sample_nuts(
+                model,
+                args,
+                kwargs,
+                executor=executor,
+                progress_bar=progress_bar,
+                init=init,
+                **changed,
+            )
+
+        found = _escalate(sample, options, quantities, key)
+        if path is not None and found.accepted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found.save(path)
+    if accept and not found.accepted:
+        raise TruthError(
+            "the draws are not accepted as a truth: "
+            + "; ".join(found.reasons)
+            + ". Reparameterise "
+            "the model, report identified quantities only (quantities=), or take the draws as they "
+            "are (accept=False)."
+        )
+    return found
+
+
+def _escalate(
+    sample: Callable[[dict[str, Any]], Draws],
+    options: dict[str, Any],
+    quantities: Quantities | None,
+    key: str,
+) -> Truth:
+    """Sample, more carefully while transitions diverge, and longer while draws are too few."""
+    options = dict(options)
+    targets = [target for target in CAREFUL_TARGETS if target > options["target_accept"]]
+    longer = 0
+    while True:
+        found = judge(sample(options), quantities, key=key)
+        careless = bool(_sampler_reasons(found.draws.stats))
+        if careless and targets:
+            options |= {"target_accept": targets.pop(0), "num_warmup": 2 * options["num_warmup"]}
+        elif not careless and not found.accepted and longer < MAX_LONGER:
+            longer += 1
+            options["num_samples"] *= _growth(found.summary)
+        else:
+            return found
+
+
+def _growth(summary: xarray.Dataset) -> int:
+    """Return the factor by which there are too few draws, with some margin."""
+    sizes = summary.sel(statistic=["ess_bulk", "ess_tail"])
+    smallest = min(float(np.nanmin(array.values)) for array in sizes.data_vars.values())
+    return int(np.clip(np.ceil(1.5 * MIN_ESS / max(smallest, 1.0)), 2, MAX_GROWTH))
+
+
+def _key(density: LogDensity, options: Mapping[str, Any], init: Mapping[str, Any] | None) -> str:
+    try:
+        mathematics = fingerprint(density, density.capture())
+    except CANNOT:
+        return ""
+    start = {} if init is None else {k: np.asarray(v).tolist() for k, v in init.items()}
+    versions = {name: _version(name) for name in PACKAGES}
+    text = json.dumps([mathematics, dict(options), start, versions], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _cache_path(cache: str | Path | bool, key: str) -> Path | None:
+    if cache is False or not key:
+        return None
+    if cache is True:
+        cache = os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("pyro-zoo")
+    return Path(cache) / "truth" / f"{key}.nc"
+
+
+def _read_cache(path: Path | None, key: str, quantities: Quantities | None) -> Truth | None:
+    """Return what is in the cache if it is whole, is what its name says, and is good enough."""
+    if path is None or not path.is_file():
+        return None
+    try:
+        found = Truth.load(path, quantities=quantities)
+    except StoreError:
+        return None
+    return found if found.key == key and found.accepted else None

@@ -1,0 +1,1 @@
+"""What users do: fit, judge, report, compress and compare, in that order."""

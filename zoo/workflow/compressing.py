@@ -1,0 +1,106 @@
+"""Compress a stored run: ``zoo compress RUN`` and ``zoo.compress(run)``."""
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from zoo.compress import load
+from zoo.compress.bits import Rule
+from zoo.compress.compression import Compression, compress_fit
+from zoo.compress.loader import Network
+from zoo.data import Dataset
+from zoo.errors import CompressionError
+from zoo.fit import store
+from zoo.fit.prepare import run_data
+from zoo.fit.store import RunDirectory
+from zoo.fit.stored import read_fitted
+from zoo.workflow.outputs import write_report
+
+
+def compress_run(
+    run: str | Path,
+    *,
+    threshold: float | Mapping[str, float] | None = None,
+    tolerance: float | None = None,
+    bits: Rule = "variance",
+    complexity: float | None = None,
+    onnx: bool | None = None,
+    net: nn.Module | None = None,
+    dataset: Dataset | None = None,
+) -> Compression:
+    """Compress a finished run; the network and what was measured go into its directory.
+
+    Parameters
+    ----------
+    run
+        The run directory.
+    threshold, tolerance, bits
+        As for `zoo.compress.compression.compress_fit`.
+    complexity
+        Weight of the complexity at which the network of a hypernetwork is taken; by default the one
+        that the run was scored with.
+    onnx
+        Whether to write ``network.onnx``; by default where the package ``onnx`` is installed.
+    net
+        The network, if the run was made with a network object.
+    dataset
+        The data, if the run was made from arrays.
+    """
+    directory = RunDirectory(run)
+    has_onnx = importlib.util.find_spec("onnx") is not None
+    if onnx and not has_onnx:
+        raise CompressionError("network.onnx needs the package onnx: pip install 'pyro-zoo[onnx]'.")
+    fitted = read_fitted(run, net=net)
+    if dataset is None and fitted.config.data is None:
+        raise CompressionError("this run was made from arrays: pass them as dataset=.")
+    data, validation = run_data(fitted.config, dataset)
+    if complexity is not None:
+        fitted = fitted.at(complexity, data)
+    metrics = {} if complexity is not None else directory.read_json(store.METRICS)
+    known = {k.removeprefix("test."): v for k, v in metrics.items() if k.count(".") == 1}
+    known = {k: v for k, v in known.items() if not k.startswith("train.")}
+    with directory.locked():
+        compression = compress_fit(
+            fitted,
+            data,
+            threshold=threshold,
+            tolerance=tolerance,
+            bits=bits,
+            validation=validation,
+            posterior_scores=known or None,
+        )
+        compression.save(directory.path / store.COMPRESSED, onnx=has_onnx if onnx is None else onnx)
+        directory.write_json(store.COMPRESSION, compression.summary)
+    write_report(directory)
+    return compression
+
+
+class _Compress:
+    """`zoo.compress`: called with a run it compresses it, and it loads what was compressed."""
+
+    def __call__(self, run: str | Path, **options: Any) -> Compression:
+        """Compress a finished run, see `compress_run`."""
+        return compress_run(run, **options)
+
+    @staticmethod
+    def load(path: str | Path) -> Network:
+        """Load a compressed network as a torch module.
+
+        Parameters
+        ----------
+        path
+            The directory with ``network.json`` and ``network.safetensors``, or the JSON file
+            itself.
+
+        Raises
+        ------
+        CompressionError
+            If the files are missing, damaged, or describe no network.
+        """
+        return load(path)
+
+
+compress = _Compress()

@@ -1,0 +1,149 @@
+"""`zoo.fit`: the way from data to a judged fit."""
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from zoo.data import Dataset, from_arrays
+from zoo.errors import ConfigError
+from zoo.fit.config import make_config
+from zoo.fit.prepare import Prepared, prepare, threads
+from zoo.fit.run import begin, continued, train
+from zoo.fit.store import RunDirectory
+from zoo.infer.tasks.executor import check_executor
+from zoo.workflow.outputs import write_outputs
+from zoo.workflow.result import Fit
+
+
+def fit(
+    method: str,
+    X: Any = None,
+    y: Any = None,
+    *,
+    data: str | Dataset | None = None,
+    net: str | Mapping[str, Any] | nn.Module = "mlp",
+    out: str | Path | None = None,
+    truth: bool = False,
+    robustness: bool = False,
+    executor: Executor | str | None = None,
+    progress_bar: bool | None = None,
+    **options: Any,
+) -> Fit:
+    """Fit a method of the zoo.
+
+    Parameters
+    ----------
+    method
+        See `zoo.list_models`.
+    X, y
+        Arrays to train on, used as they are; or else ``data``.
+    data
+        Name of a data set, path of a table, or a `zoo.data.Dataset`.
+    net
+        Text such as ``"mlp:64-100-10"``, the mapping of a graph, or any torch network.
+    out
+        Directory to write the run to; nothing is written when None.
+    truth
+        Also sample the posterior by NUTS and hold the fit against it, for small problems that are
+        written to a directory; a fit in memory has `Fit.truth`.
+    robustness
+        Also score the fit under noise, attacks and deletion of weights, for the report of a fit
+        that is written to a directory; a fit in memory has `Fit.robustness`.
+    executor
+        Where restarts and the chains of the truth run, see
+        `zoo.infer.tasks.executor.make_executor`.
+    progress_bar
+        By default one is shown on a terminal.
+    **options
+        Every other field of `zoo.fit.config.RunConfig`: ``priors``, ``likelihood``, ``seed``,
+        ``restarts``, ...
+
+    Examples
+    --------
+    >>> import zoo
+    >>> fitted = zoo.fit("mean_field", data="diabetes", num_steps=20, num_samples=10)
+    >>> fitted.losses.shape
+    torch.Size([20])
+    """
+    if (X is None) == (data is None) or (X is None) != (y is None):
+        raise ConfigError("give either X and y, or data=.")
+    if isinstance(executor, str):
+        check_executor(executor)
+    config = make_config(
+        method=method,
+        data=data if isinstance(data, str) else None,
+        net=None if isinstance(net, nn.Module) else net,
+        **options,
+    )
+    if X is not None:
+        data = from_arrays(X, y, task=config.task)
+    prepared = prepare(
+        config,
+        dataset=data if isinstance(data, Dataset) else None,
+        net=net if isinstance(net, nn.Module) else None,
+    )
+    directory = None if out is None else RunDirectory.new(out)
+    return run(
+        prepared,
+        directory,
+        truth=truth,
+        robustness=robustness,
+        executor=executor,
+        progress_bar=progress_bar,
+    )
+
+
+def run(
+    prepared: Prepared,
+    directory: RunDirectory | None = None,
+    *,
+    truth: bool = False,
+    robustness: bool = False,
+    executor: Executor | str | None = None,
+    progress_bar: bool | None = None,
+) -> Fit:
+    """Train from the start; if a directory is given, judge the fit and store everything."""
+    where: dict[str, Any] = {"executor": executor, "progress_bar": progress_bar}
+    return _finish(begin(prepared, directory), directory, where, truth=truth, robustness=robustness)
+
+
+def resume(
+    directory: RunDirectory,
+    *,
+    net: nn.Module | None = None,
+    truth: bool = False,
+    robustness: bool = False,
+    executor: Executor | str | None = None,
+    progress_bar: bool | None = None,
+) -> Fit:
+    """Continue an interrupted run from its last checkpoint, to the same bits as without a break."""
+    where: dict[str, Any] = {"executor": executor, "progress_bar": progress_bar}
+    prepared = continued(directory, net=net)
+    return _finish(prepared, directory, where, truth=truth, robustness=robustness)
+
+
+def _finish(
+    prepared: Prepared,
+    directory: RunDirectory | None,
+    where: dict[str, Any],
+    *,
+    truth: bool,
+    robustness: bool,
+) -> Fit:
+    """Train to the end and write the results."""
+    if directory is None:
+        return Fit.of(train(prepared, **where))
+    with directory.locked():
+        fitted = train(prepared, directory, **where)
+        with threads(fitted.config.num_threads):
+            write_outputs(
+                fitted,
+                directory,
+                prepared.dataset,
+                where if truth else None,
+                robustness=robustness,
+            )
+    return Fit.of(fitted, path=directory.path)

@@ -1,0 +1,124 @@
+"""`Fit`: what `zoo.fit` and `zoo.load` return, a fitted posterior with everything it can do."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import xarray
+from torch import nn
+
+from zoo.compress.compression import Compression, compress_fit
+from zoo.data import Dataset
+from zoo.errors import StoreError
+from zoo.fit.result import Fitted
+from zoo.fit.schema import read_tree
+from zoo.fit.store import POSTERIOR, RunDirectory
+from zoo.fit.stored import read_fitted, write_inputs
+from zoo.fit.tree import fit_tree
+from zoo.robustness.curves import robustness_of
+from zoo.truth.of_fit import truth_of
+from zoo.workflow.outputs import write_outputs
+
+
+class Fit(Fitted):
+    """A fitted posterior: it predicts, can be judged, compressed and stored."""
+
+    @classmethod
+    def of(cls, fitted: Fitted, **changed: Any) -> "Fit":
+        """Return a fitted posterior with everything that can be done to it."""
+        values = {field.name: getattr(fitted, field.name) for field in fields(Fitted)}
+        return cls(**(values | changed))
+
+    def tree(self, dataset: Dataset | None = None) -> xarray.DataTree:
+        """Return everything that is known of the fit, in ArviZ's schema.
+
+        Parameters
+        ----------
+        dataset
+            The data of the fit. A fit that was loaded reads the tree that was stored with it.
+        """
+        dataset = dataset or self.dataset
+        if dataset is None:
+            assert self.path is not None
+            return read_tree(self.path / POSTERIOR)
+        groups = self.groups(dataset)
+        return fit_tree(self, dataset, self.metrics(dataset, groups), groups)
+
+    def save(self, out: str | Path) -> "Fit":
+        """Write a fit that was made in memory to a run directory, for `zoo.load`."""
+        return save(self, out)
+
+    def compress(self, dataset: Dataset | None = None, **options: Any) -> Compression:
+        """Make the network smaller where the posterior says that it can be, and measure it.
+
+        Parameters
+        ----------
+        dataset
+            The data of the fit, if it was loaded.
+        **options
+            ``threshold``, ``tolerance`` and ``bits``, as for `zoo.compress.compress_fit`.
+        """
+        return compress_fit(self, dataset, **options)
+
+    def robustness(self, dataset: Dataset | None = None, **options: Any) -> xarray.Dataset:
+        """Score the fit under noise on inputs and weights, FGSM, and deletion of weights.
+
+        Parameters
+        ----------
+        dataset
+            The data of the fit, if it was loaded.
+        **options
+            Strengths and more, as for `zoo.robustness.curves.robustness_of`.
+        """
+        return robustness_of(self, self.data(dataset), **options)
+
+    def truth(self, dataset: Dataset | None = None, **options: Any) -> xarray.DataTree:
+        """Sample the same model on the same data by NUTS, for small problems.
+
+        Parameters
+        ----------
+        dataset
+            The data of the fit, if it was loaded.
+        **options
+            As for `zoo.truth`.
+
+        Raises
+        ------
+        TruthError
+            If the draws do not meet the criteria of a truth.
+        """
+        return truth_of(self, self.data(dataset), **options)[1]
+
+
+def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
+    """Load a finished run.
+
+    Parameters
+    ----------
+    path
+        The run directory.
+    net
+        The network, if the run was made with a network object instead of a text.
+    """
+    return Fit.of(read_fitted(path, net=net))
+
+
+def save(fitted: Fitted, out: str | Path) -> Fit:
+    """Write a fit that was made in memory to a run directory.
+
+    Parameters
+    ----------
+    fitted
+        What `zoo.fit` returned.
+    out
+        The directory; it must not exist, or be empty.
+    """
+    if fitted.dataset is None:
+        raise StoreError(
+            f"this fit was loaded from {str(fitted.path)!r} and does not hold its data; "
+            "copy that directory instead."
+        )
+    directory = RunDirectory.new(out)
+    write_inputs(directory, fitted.config, fitted.dataset)
+    write_outputs(fitted, directory, fitted.dataset)
+    return Fit.of(fitted, path=directory.path)
