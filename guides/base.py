@@ -1,4 +1,4 @@
-"""What every guide can do: sample its sites, draw many posteriors at once, be put together."""
+"""What every guide can do: run its sample statements, draw many posteriors at once, be combined."""
 
 import itertools
 import warnings
@@ -9,13 +9,14 @@ from typing import Any
 import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 
 class Guide(nn.Module):
     """A Pyro guide whose parameters are ordinary parameters of a module.
 
-    Use it with an ELBO module and one torch optimizer::
+    A subclass writes its sample statements in `guide`. Use it with an ELBO module and one torch optimizer::
 
         elbo = TraceMeanField_ELBO()(model, guide)
         optimizer = torch.optim.Adam(elbo.parameters())
@@ -25,7 +26,7 @@ class Guide(nn.Module):
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Sample every site. Arguments are those of the model; the posterior does not need them."""
+        """Sample every site. The arguments are those of the model; the posterior ignores them."""
         if not pyro.settings.get("module_local_params"):
             with warnings.catch_warnings():
                 # Parameters that no gradient changes are not announced, which is as it should be.
@@ -34,8 +35,21 @@ class Guide(nn.Module):
         return self.sample_sites()
 
     @abstractmethod
+    def guide(self) -> None:
+        """Run the sample statements of the variational posterior."""
+
     def sample_sites(self) -> dict[str, Tensor]:
-        """Run the sample statements of this guide and return their values by site."""
+        """Run the sample statements and return their values by site."""
+        with _SampledValues() as sampled:
+            self.guide()
+        return sampled.values
+
+    def distributions(self) -> dict[str, Any]:
+        """Return the current distribution of every site."""
+        with poutine.block(), poutine.trace() as recorded:
+            self.guide()
+        nodes: dict[str, Any] = dict(recorded.trace.nodes)
+        return {name: node["fn"] for name, node in nodes.items() if node["type"] == "sample"}
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
         """Draw all sites ``num_samples`` times in one vectorised call, stacked in front."""
@@ -52,7 +66,7 @@ class Guide(nn.Module):
 
     def medians(self) -> dict[str, Tensor]:
         """Return the median of every site's posterior."""
-        raise NotImplementedError(f"{type(self).__name__} does not know its medians")
+        return {name: median(fn).detach() for name, fn in self.distributions().items()}
 
     def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the log density of this guide at values of its sites.
@@ -67,9 +81,9 @@ class Guide(nn.Module):
         return total
 
     def advance(self, progress: float) -> None:
-        """Follow the training; called before every step with the share of it that is done."""
+        """Follow the training; called before every step with the fraction that is done."""
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Return numbers that only this posterior knows, for the metrics of a fit."""
         return {}
 
@@ -82,6 +96,38 @@ class Guide(nn.Module):
     def plate_nesting(self) -> int:
         """Number of plate dimensions that the sites of this guide use."""
         return 0
+
+
+class _SampledValues(Messenger):
+    """Collects the values of sample statements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, Tensor] = {}
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        self.values[msg["name"]] = msg["value"]
+
+
+def median(distribution: Any) -> Tensor:
+    """Return the median of a distribution with independent elements.
+
+    Raises
+    ------
+    NotImplementedError
+        If it is not known.
+    """
+    base = distribution
+    while isinstance(base, torch.distributions.Independent):
+        base = base.base_dist
+    if isinstance(base, pyro.distributions.Delta):
+        return base.v
+    known = getattr(base, "median", None)
+    if known is not None:
+        value: Tensor = known
+        return value
+    half: Tensor = base.icdf(torch.full((), 0.5, dtype=base.mean.dtype, device=base.mean.device))
+    return half
 
 
 def module_key(name: str) -> str:
@@ -118,12 +164,10 @@ class Composite(Guide):
     def _guides(self) -> list[Guide]:
         return [part for part in self.parts.values() if isinstance(part, Guide)]
 
-    def sample_sites(self) -> dict[str, Tensor]:
-        """Sample the sites of every part."""
-        values: dict[str, Tensor] = {}
+    def guide(self) -> None:
+        """Run the sample statements of every part."""
         for part in self._guides():
-            values |= part.sample_sites()
-        return values
+            part.guide()
 
     @property
     def plate_nesting(self) -> int:

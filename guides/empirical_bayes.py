@@ -1,35 +1,35 @@
 """Empirical Bayes: weights as multiples of their own standard deviation."""
 
-from typing import Any, ClassVar
+from typing import Any
 
-import pyro.distributions as dist
+import pyro
 import torch
+from pyro.distributions import Normal
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from guides.mean_field import NormalPosterior
-from guides.sparse_vd import SparseVD
+from guides.slot import LocScale
+from guides.sparse_vd import SparseVDGuide
 
 
-class RatioPosterior(NormalPosterior):
-    """Posterior of one real site: standard deviation softplus(rho), mean gamma times that."""
+class Ratio(LocScale):
+    """Parameters of one site: standard deviation softplus(rho), mean gamma times that."""
 
-    def start(self, loc: Tensor, init_scale: float) -> None:
-        """Make the parameters."""
+    def __init__(self, loc: Tensor, init_scale: float) -> None:
+        nn.Module.__init__(self)
         scale = torch.full_like(loc, init_scale)
         self.rho = nn.Parameter(scale.expm1().log())
         self.gamma = nn.Parameter(loc / scale)
 
-    def fix_scale(self) -> None:
-        """Let the standard deviation stay as it is."""
-        rho = self.rho.detach()
-        del self.rho
-        self.register_buffer("rho", rho)
+    @property
+    def scale(self) -> Tensor:
+        """Standard deviation."""
+        return softplus(self.rho)
 
-    @torch.no_grad()
-    def move(self, loc: Tensor) -> None:
-        """Put the mean elsewhere, with the same standard deviation."""
-        self.gamma.copy_(loc / softplus(self.rho))
+    def normal(self) -> Any:
+        """Return the normal distribution of independent elements with these parameters."""
+        scale = self.scale
+        return Normal(self.gamma * scale, scale).to_event(scale.dim())
 
     @property
     def loc(self) -> Tensor:  # type: ignore[override]
@@ -41,13 +41,8 @@ class RatioPosterior(NormalPosterior):
         """Log standard deviation."""
         return softplus(self.rho).log()
 
-    def distribution(self) -> Any:
-        """Return the current posterior as a Pyro distribution."""
-        scale = softplus(self.rho)
-        return dist.Normal(self.gamma * scale, scale).to_event(self.event_dim)
 
-
-class EmpiricalBayes(SparseVD):
+class EmpiricalBayesGuide(SparseVDGuide):
     r"""Posterior of one weight tensor whose prior variances are fitted to it.
 
     .. math::
@@ -55,12 +50,23 @@ class EmpiricalBayes(SparseVD):
         \mu_k = \gamma_k \sigma_k
 
     The divergence from the fitted prior, :math:`\frac12 \log(1 + \gamma_k^2)`, has no quotient in
-    these parameters. A weight is pruned as in sparse variational dropout, with
-    :math:`\alpha_k = \gamma_k^{-2}`.
+    these parameters. Weights are pruned as in sparse variational dropout, with :math:`\alpha_k =
+    \gamma_k^{-2}`.
+
+    Parameters
+    ----------
+    slot, init, init_scale
+        As for `SparseVDGuide`.
 
     References
     ----------
     Kharitonov, Molchanov and Vetrov (2018), *Variational Dropout via Empirical Bayes*.
     """
 
-    family: ClassVar[type[NormalPosterior]] = RatioPosterior
+    def __init__(self, slot: str, init: Tensor, *, init_scale: float = 0.01) -> None:
+        super().__init__(slot, init, init_scale=init_scale)
+        self.w = Ratio(init, init_scale)
+
+    def guide(self) -> None:
+        """Sample the weights."""
+        pyro.sample(self.slot, self.w.normal())

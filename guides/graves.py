@@ -1,11 +1,13 @@
-"""Weights that share one fitted prior, judged by the density of their posterior at zero."""
+"""Graves: Gaussian weights, judged by the density of their posterior at zero."""
 
 from typing import ClassVar
 
+import pyro
 import torch
 from torch import Tensor
 
 from guides.elementwise import Elementwise
+from guides.slot import LocScale
 
 
 def graves_relevance(loc: Tensor, scale: Tensor) -> Tensor:
@@ -25,19 +27,36 @@ def graves_relevance(loc: Tensor, scale: Tensor) -> Tensor:
     return torch.exp(-0.5 * (loc / scale).square())
 
 
-class Graves(Elementwise):
+class GravesGuide(Elementwise):
     r"""Posterior of one weight tensor whose elements share one fitted normal prior.
 
     .. math:: q(w_i) = N(\mu_i, \sigma_i^2), \quad
         \lambda_i = \frac{q(0)}{q(\mu_i)} = e^{-\mu_i^2 / 2\sigma_i^2}
+
+    Parameters
+    ----------
+    slot
+        Name of the weight tensor.
+    init
+        Where the means start.
+    init_scale
+        Standard deviations at the start.
 
     References
     ----------
     Graves (2011), *Practical Variational Inference for Neural Networks*.
     """
 
-    #: Weights with a larger relative density at zero are noise: a mean below 0.61 sds.
+    #: Weights with a larger relative density at zero are pruned: a mean below 0.61 sds.
     default_threshold: ClassVar[float] = 0.83
+
+    def __init__(self, slot: str, init: Tensor, *, init_scale: float = 0.01) -> None:
+        super().__init__(slot)
+        self.w = LocScale(init, init_scale)
+
+    def guide(self) -> None:
+        """Sample the weights."""
+        pyro.sample(self.slot, self.w.normal())
 
     def group_scores(self) -> Tensor:
         r"""Return :math:`\lambda` of every weight, flat: one for noise, zero for signal."""

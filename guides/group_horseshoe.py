@@ -1,46 +1,43 @@
-"""Group horseshoe: log-normal scales, Gaussian standardised weights, and what they imply."""
+"""Group horseshoe: log-normal scales and Gaussian standardised weights."""
 
 import math
-from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import add
-from typing import Any
 
+import pyro
 import torch
+from pyro.distributions import LogNormal
 from torch import Tensor
 
-from guides.mean_field import MeanField
-
-#: The four scale sites of a slot: two global, two per group.
-SCALE_SITES = ("global_a", "global_b", "local_a", "local_b")
+from guides.slot import LocScale, SlotGuide
 
 
-class GroupHorseshoe(MeanField):
+class GroupHorseshoeGuide(SlotGuide):
     r"""Posterior of one weight tensor under a group horseshoe prior.
 
     .. math::
-        w_{ij} = \tilde w_{ij} z_i, \quad z_i = \sqrt{s_a s_b \tilde\alpha_i \tilde\beta_i}, \quad
+        q(s_a) = \mathrm{LN}(\mu_{s_a}, \sigma_{s_a}^2), \quad
+        q(\tilde\alpha_i) = \mathrm{LN}(\mu_{\tilde\alpha_i}, \sigma_{\tilde\alpha_i}^2), \quad
         q(\tilde w_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)
 
-    with a log-normal for each scale, so that :math:`\log z_i` is Gaussian with mean
-    :math:`m_i = \frac12 \sum \mu` and variance :math:`v_i = \frac14 \sum \sigma^2` over the four
-    scales. Global scales start at :math:`\mu_{s_a} = 2\log\tau_0`, :math:`\mu_{s_b} =
-    -2\log\tau_0`, which makes :math:`z_i = 1` at the start and keeps the ELBO meaningful from the
-    first step.
+    and likewise for :math:`s_b` and :math:`\tilde\beta_i`. The log of a group's scale,
+    :math:`z_i = \sqrt{s_a s_b \tilde\alpha_i \tilde\beta_i}`, is then Gaussian with mean :math:`m_i
+    = \frac12 \sum \mu` and variance :math:`v_i = \frac14 \sum \sigma^2` over the four scales. Global
+    scales start at :math:`\mu_{s_a} = 2\log\tau_0` and :math:`\mu_{s_b} = -2\log\tau_0`, so that
+    :math:`z_i = 1` at the start and the ELBO is meaningful from the first step.
 
     Parameters
     ----------
-    program
-        Pyro program with the sites ``{slot}_global_a``, ``_global_b``, ``_local_a``, ``_local_b``
-        and ``_base``.
     slot
         Name of the weight tensor.
+    init
+        Where the standardised weights start.
     global_scale
-        The prior's :math:`\tau_0`.
+        :math:`\tau_0` of the prior.
     group_shape
         Shape of one scale per group, broadcastable against the weights.
-    init, init_scale
-        As for `MeanField`.
+    init_scale
+        Standard deviations at the start.
 
     References
     ----------
@@ -49,31 +46,37 @@ class GroupHorseshoe(MeanField):
 
     def __init__(
         self,
-        program: Callable[..., Any],
-        *,
         slot: str,
+        init: Tensor,
+        *,
         global_scale: float,
         group_shape: torch.Size,
-        init: Mapping[str, Tensor],
         init_scale: float = 0.01,
     ) -> None:
-        base = init[f"{slot}_base"]
-        log_scale = math.log(global_scale)
-        starts = {
-            f"{slot}_global_a": base.new_tensor(2 * log_scale).exp(),
-            f"{slot}_global_b": base.new_tensor(-2 * log_scale).exp(),
-            f"{slot}_local_a": base.new_ones(group_shape.numel()),
-            f"{slot}_local_b": base.new_ones(group_shape.numel()),
-        }
-        super().__init__(program, init={**starts, **init}, init_scale=init_scale)
-        self.slot = slot
+        super().__init__(slot)
         self.group_shape = group_shape
+        log_scale = math.log(global_scale)
+        zeros = init.new_zeros(group_shape.numel())
+        self.global_a = LocScale(init.new_tensor(2 * log_scale).exp().log(), init_scale)
+        self.global_b = LocScale(init.new_tensor(-2 * log_scale).exp().log(), init_scale)
+        self.local_a = LocScale(zeros, init_scale)
+        self.local_b = LocScale(zeros, init_scale)
+        self.base = LocScale(init, init_scale)
+
+    def guide(self) -> None:
+        """Sample the four scales and the standardised weights (equations 15 and 16)."""
+        s_a, s_b, alpha, beta = self.global_a, self.global_b, self.local_a, self.local_b
+        pyro.sample(self.site("global_a"), LogNormal(s_a.loc, s_a.scale))
+        pyro.sample(self.site("global_b"), LogNormal(s_b.loc, s_b.scale))
+        pyro.sample(self.site("local_a"), LogNormal(alpha.loc, alpha.scale).to_event(1))
+        pyro.sample(self.site("local_b"), LogNormal(beta.loc, beta.scale).to_event(1))
+        pyro.sample(self.site("base"), self.base.normal())
 
     def log_scale_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the logarithm of each group's scale, shape ``(groups,)``."""
-        posteriors = [self[f"{self.slot}_{name}"] for name in SCALE_SITES]
-        means = [p.loc.double() for p in posteriors]
-        variances = [(2 * p.log_scale.double()).exp() for p in posteriors]
+        scales = (self.global_a, self.global_b, self.local_a, self.local_b)
+        means = [scale.loc.double() for scale in scales]
+        variances = [(2 * scale.log_scale.double()).exp() for scale in scales]
         return reduce(add, means) / 2, reduce(add, variances) / 4
 
     def group_scores(self) -> Tensor:
@@ -89,8 +92,7 @@ class GroupHorseshoe(MeanField):
             V w = (e^v - 1) e^{2m + v} (\sigma^2 + \mu^2) + \sigma^2 e^{2m + v}
         """
         m, v = (moment.reshape(self.group_shape) for moment in self.log_scale_moments())
-        base = self[f"{self.slot}_base"]
-        loc, variance = base.loc.double(), (2 * base.log_scale.double()).exp()
+        loc, variance = self.base.loc.double(), (2 * self.base.log_scale.double()).exp()
         scale_square = (2 * m + v).exp()
         mean = (m + v / 2).exp() * loc
         spread = torch.expm1(v) * scale_square * (variance + loc.square())

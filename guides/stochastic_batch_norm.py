@@ -1,12 +1,11 @@
-"""Batch statistics as random variables: laws that are fitted by matching moments."""
+"""Batch statistics as random variables: distributions that are fitted by matching moments."""
 
-from collections.abc import Callable
-from typing import Any
-
+import pyro
 import torch
+from pyro.distributions import LogNormal
 from torch import Tensor
 
-from guides.mean_field import MeanField
+from guides.slot import LocScale, SlotGuide
 
 #: Standard deviation before any batch was seen, and the smallest one afterwards. A statistic that
 #: never changes has no density without it.
@@ -57,22 +56,26 @@ class Moments:
         return self.variance.clamp(min=0).sqrt().clamp(min=MIN_SCALE)
 
 
-class BatchStatistic(MeanField):
-    r"""The law of one statistic of a normalisation layer, over mini-batches.
+class StochasticBatchNormGuide(SlotGuide):
+    r"""Distribution of one statistic of a normalisation layer over mini-batches.
 
-    A mean is Normal and a variance log-normal, channel by channel,
+    A mean is normal and a variance log-normal, channel by channel,
 
     .. math:: r(\mu) = N(m_\mu, s_\mu^2), \qquad r(\sigma^2) = \mathrm{LN}(2 m_\sigma, 4 s_\sigma^2)
 
-    the latter being the same as :math:`r(\sigma) = \mathrm{LN}(m_\sigma, s_\sigma^2)`. Its
-    parameters are the moments of what was observed, :math:`m_\mu = E \mu(B)`, :math:`s_\mu^2 =
-    \mathrm{Var} \mu(B)`, :math:`m_\sigma = E \log \sigma(B)`, :math:`s_\sigma^2 = \mathrm{Var} \log
-    \sigma(B)`, which is the minimum of :math:`\mathrm{KL}(p \| r)`. No gradient changes them.
+    the latter being the same as :math:`r(\sigma) = \mathrm{LN}(m_\sigma, s_\sigma^2)`. The
+    parameters are moments over the batches, :math:`m_\mu = E \mu(B)`, :math:`s_\mu^2 = \mathrm{Var}
+    \mu(B)`, :math:`m_\sigma = E \log \sigma(B)`, :math:`s_\sigma^2 = \mathrm{Var} \log \sigma(B)`,
+    which minimise :math:`\mathrm{KL}(p \| r)`. No gradient changes them.
 
     Parameters
     ----------
-    program
-        Pyro program with the one site of the statistic.
+    slot
+        Name of the statistic.
+    init
+        The running statistic of the layer; for a variance its logarithm.
+    is_variance
+        Whether it is a variance.
 
     References
     ----------
@@ -80,15 +83,20 @@ class BatchStatistic(MeanField):
     Batch Normalization*.
     """
 
-    def __init__(self, program: Callable[..., Any]) -> None:
-        super().__init__(program, init_scale=START_SCALE)
-        if len(self.names) != 1:
-            raise ValueError(f"a statistic has one site. Got {', '.join(self.names) or 'none'}")
-        self.requires_grad_(False)
+    def __init__(self, slot: str, init: Tensor, *, is_variance: bool) -> None:
+        super().__init__(slot)
+        self.is_variance = is_variance
+        self.w = LocScale(init, START_SCALE).requires_grad_(False)
+
+    def guide(self) -> None:
+        """Sample the statistic of every channel."""
+        if self.is_variance:
+            pyro.sample(self.slot, LogNormal(self.w.loc, self.w.scale).to_event(1))
+        else:
+            pyro.sample(self.slot, self.w.normal())
 
     @torch.no_grad()
     def match(self, moments: Moments) -> None:
-        """Take the moments of the statistic; of a positive one, those of its logarithm."""
-        posterior = self[self.names[0]]
-        posterior.loc.copy_(moments.mean)
-        posterior.log_scale.copy_(moments.scale.log())
+        """Take the moments of the statistic; of a variance, those of its logarithm."""
+        self.w.loc.copy_(moments.mean)
+        self.w.log_scale.copy_(moments.scale.log())

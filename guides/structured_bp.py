@@ -1,70 +1,58 @@
 """Structured Bayesian pruning: truncated log-normal multipliers of units, and which to remove."""
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from contextlib import nullcontext
 
+import pyro
 import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
 from guides.distributions import TruncatedLogNormal
-from guides.mean_field import MeanField, SitePosterior
+from guides.slot import SlotGuide
 
 #: Bounds of the parameters, from the released code. The location may leave the window [a, b] by
 #: `ABOVE` only: the family has a ridge along which location and scale grow together. In training
-#: the scale stays below the width of the window, see `TruncatedLogNormalPosterior.constrain`.
+#: the scale stays below the width of the window, see `TruncatedLocScale.constrain`.
 ABOVE = 5.0
 LOG_SCALE_BOUNDS = (-20.0, 5.0)
 #: A unit whose mean is this much smaller than the largest of its layer is removed as well.
 SMALLEST_MEAN = 1e-4
 
 
-class TruncatedLogNormalPosterior(SitePosterior):
-    r"""Truncated log-normal posterior of one site of multipliers.
+class TruncatedLocScale(nn.Module):
+    r"""Parameters of truncated log-normal multipliers.
 
     .. math:: q(\theta) = \frac1\theta \mathrm{TruncatedNormal}(\log\theta \mid \mu, \sigma, a, b)
 
-    As :math:`\sigma` passes the width :math:`w = b - a` of the window, the law becomes uniform and
+    As :math:`\sigma` passes the width :math:`w = b - a` of the window, the distribution becomes uniform and
     the pull on :math:`\mu` falls like :math:`\sigma^{-2}`: training in :math:`\mu` stops there,
     even where another posterior is better. The parameter is therefore a level :math:`l` that is
-    about the mean of :math:`\log\theta`, whether the law is narrow or wide,
+    about the mean of :math:`\log\theta`, whether the distribution is narrow or wide,
 
     .. math:: \mu = l + (l - c) \frac{12 \sigma^2}{w^2}, \qquad c = \frac{a + b}{2}
 
-    because the truncated law has a variance between :math:`\sigma^2` and :math:`w^2 / 12`.
+    because the truncated distribution has a variance between :math:`\sigma^2` and :math:`w^2 / 12`.
 
     Parameters
     ----------
-    site
-        The site of the traced model; the logarithm of its value is where :math:`\mu` starts.
-    init_scale
-        :math:`\sigma` at the start.
+    init
+        Multipliers; their logarithm is where :math:`\mu` starts.
     low, high
         Bounds of :math:`\log\theta`.
-    kl_scale
-        Weight of the divergence in the objective.
+    init_scale
+        :math:`\sigma` at the start.
     """
 
     low: Tensor
     high: Tensor
 
-    def __init__(
-        self,
-        site: Mapping[str, Any],
-        init_scale: float,
-        *,
-        low: float,
-        high: float,
-        kl_scale: float = 1.0,
-    ) -> None:
-        super().__init__(site)
-        loc = site["value"].detach().log()
+    def __init__(self, init: Tensor, *, low: float, high: float, init_scale: float) -> None:
+        super().__init__()
+        loc = init.detach().log()
         self.level = nn.Parameter(torch.zeros_like(loc))
         self.log_scale = nn.Parameter(torch.zeros_like(loc))
         self.bounds = (low, high + ABOVE)
-        self.kl_scale = kl_scale
         self.register_buffer("low", loc.new_tensor(low))
         self.register_buffer("high", loc.new_tensor(high))
         self.put(loc, torch.full_like(loc, math.log(init_scale)))
@@ -85,7 +73,7 @@ class TruncatedLogNormalPosterior(SitePosterior):
         return (loc + 0.5 * (self.low + self.high) * spread) / (1 + spread)
 
     @property
-    def loc(self) -> Tensor:  # type: ignore[override]
+    def loc(self) -> Tensor:
         r"""The location :math:`\mu`."""
         away = self.level - 0.5 * (self.low + self.high)
         return (self.level + away * self._spread()).clamp(*self.bounds)
@@ -103,47 +91,34 @@ class TruncatedLogNormalPosterior(SitePosterior):
         lowest, highest = (self._level_of(bound) for bound in self.bounds)
         torch.clamp(self.level, lowest, highest, out=self.level)
 
-    def elementwise(self) -> TruncatedLogNormal:
-        """Return the current posterior, one element of a batch for each multiplier."""
-        scale = self.log_scale.clamp(*LOG_SCALE_BOUNDS).exp()
-        return TruncatedLogNormal(self.loc, scale, self.low, self.high)
-
-    def distribution(self) -> Any:
-        """Return the current posterior as a Pyro distribution."""
-        return self.elementwise().to_event(self.event_dim)
-
-    def median(self) -> Tensor:
-        """Return the median."""
-        return self.elementwise().icdf(torch.full_like(self.level, 0.5))
-
-    def sample(self, name: str) -> Tensor:
-        """Run the sample statement of this site, with the weight of its divergence."""
-        if self.kl_scale == 1:
-            return super().sample(name)
-        with poutine.scale(scale=self.kl_scale):
-            return super().sample(name)
+    @property
+    def scale(self) -> Tensor:
+        r"""The scale :math:`\sigma`."""
+        return self.log_scale.clamp(*LOG_SCALE_BOUNDS).exp()
 
 
-class StructuredBP(MeanField):
+class StructuredBPGuide(SlotGuide):
     r"""Posterior of the multipliers of one layer, :math:`y_i = \theta_i x_i`.
 
+    .. math:: q(\theta_i) = \mathrm{LN}_{[a, b]}(\theta_i \mid \mu_i, \sigma_i^2)
+
     A unit is kept if its signal-to-noise ratio :math:`E\theta / \sqrt{V\theta}` is above one. The
-    multipliers of a unit that sits at the lower bound are tiny and can still be steady; so a unit
-    is also removed if its mean is :math:`10^{-4}` of the largest in its layer, which is our
+    multipliers of a unit at the lower bound are tiny and can still have a large ratio. So a unit is
+    also removed if its mean is below :math:`10^{-4}` of the largest in its layer, which is our
     addition to the published rule.
 
     Parameters
     ----------
-    program
-        Pyro program with one site, named like the slot.
     slot
         Name of the site.
+    init
+        Where the multipliers start.
     low, high
-        Bounds of :math:`\log\theta`.
+        Bounds :math:`a` and :math:`b` of :math:`\log\theta`.
     kl_scale
         Weight of the divergence in the objective.
-    init, init_scale
-        As for `MeanField`.
+    init_scale
+        :math:`\sigma` at the start.
 
     References
     ----------
@@ -156,30 +131,27 @@ class StructuredBP(MeanField):
 
     def __init__(
         self,
-        program: Callable[..., Any],
-        *,
         slot: str,
+        init: Tensor,
+        *,
         low: float,
         high: float,
         kl_scale: float = 1.0,
-        init: Mapping[str, Tensor],
         init_scale: float = 0.01,
     ) -> None:
-        family = partial(TruncatedLogNormalPosterior, low=low, high=high, kl_scale=kl_scale)
-        super().__init__(program, init=init, init_scale=init_scale, posterior=family)
-        self.slot = slot
-        self.group_shape = init[slot].shape
+        super().__init__(slot)
+        self.w = TruncatedLocScale(init, low=low, high=high, init_scale=init_scale)
+        self.kl_scale = kl_scale
+        self.group_shape = init.shape
 
-    def _multipliers(self) -> TruncatedLogNormal:
-        posterior = self[self.slot]
-        assert isinstance(posterior, TruncatedLogNormalPosterior)
-        return posterior.elementwise()
+    def guide(self) -> None:
+        r"""Sample the multipliers :math:`\theta_i` (equation 8)."""
+        with poutine.scale(scale=self.kl_scale) if self.kl_scale != 1 else nullcontext():
+            pyro.sample(self.slot, self.multipliers().to_event(self.w.level.dim()))
 
-    def constrain(self) -> None:
-        """Bring the parameters back to where training can go on."""
-        posterior = self[self.slot]
-        assert isinstance(posterior, TruncatedLogNormalPosterior)
-        posterior.constrain()
+    def multipliers(self) -> TruncatedLogNormal:
+        """Return the distribution of the multipliers, one element of a batch for each."""
+        return TruncatedLogNormal(self.w.loc, self.w.scale, self.w.low, self.w.high)
 
     def group_scores(self) -> Tensor:
         r"""Score each unit: positive if it is noise, or nothing.
@@ -187,7 +159,7 @@ class StructuredBP(MeanField):
         :math:`-\log\mathrm{SNR}_i`, or :math:`\log(10^{-4} \max_j E\theta_j / E\theta_i)` where
         that is positive and larger.
         """
-        multipliers = self._multipliers()
+        multipliers = self.multipliers()
         log_mean = multipliers.mean.log()
         smallness = math.log(SMALLEST_MEAN) + log_mean.max() - log_mean
         is_small = smallness > 0
@@ -195,4 +167,4 @@ class StructuredBP(MeanField):
 
     def means(self) -> Tensor:
         r"""Return :math:`E\theta`, by which the weights of a pruned network are multiplied."""
-        return self._multipliers().mean
+        return self.multipliers().mean

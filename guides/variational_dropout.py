@@ -1,33 +1,28 @@
 """Variational dropout: Gaussian noise in proportion to what it multiplies, at a learned rate."""
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
+import pyro
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from guides.log_scale_normal import LogScaleNormal
-from guides.mean_field import MeanField, SitePosterior
+from guides.slot import SlotGuide
 
 #: Keeps the scale of a weight of zero positive.
 TINY = 1e-16
 
 
-class DropoutPosterior(SitePosterior):
-    r"""Gaussian posterior whose standard deviation is a multiple of its mean.
+class DropoutNoise(nn.Module):
+    r"""Parameters of one site: the mean, and a rate that is shared by some of its elements.
 
-    .. math:: q(s_i) = N(\mu_i, \alpha_{g(i)} \mu_i^2), \quad
-        \alpha_g = \alpha_{\max}\, \mathrm{sigmoid}(\rho_g)
+    .. math:: \alpha_g = \alpha_{\max}\, \mathrm{sigmoid}(\rho_g)
 
     Parameters
     ----------
-    site
-        The site of the traced model; its value is where :math:`\mu` starts.
-    init_scale
-        Not used: the rate says how large the noise is at the start.
+    init
+        Where :math:`\mu` starts.
     rate, max_rate
         The variance :math:`\alpha` at the start, and its upper bound.
     rate_shape
@@ -36,13 +31,13 @@ class DropoutPosterior(SitePosterior):
         Whether :math:`\mu` and :math:`\rho` are trained.
     """
 
+    loc: Tensor
     logit: Tensor
     log_max_rate: Tensor
 
     def __init__(
         self,
-        site: Mapping[str, Any],
-        init_scale: float,
+        init: Tensor,
         *,
         rate: float,
         max_rate: float,
@@ -50,8 +45,8 @@ class DropoutPosterior(SitePosterior):
         learn_mean: bool,
         learn_rate: bool,
     ) -> None:
-        super().__init__(site)
-        loc = site["value"].detach().clone()
+        super().__init__()
+        loc = init.detach().clone()
         logit = loc.new_full(rate_shape, math.log(rate) - math.log(max_rate - rate))
         for name, value, learned in (("loc", loc, learn_mean), ("logit", logit, learn_rate)):
             if learned:
@@ -65,32 +60,24 @@ class DropoutPosterior(SitePosterior):
         return self.log_max_rate + logsigmoid(self.logit)
 
     @property
-    def log_scale(self) -> Tensor:  # type: ignore[override]
+    def log_scale(self) -> Tensor:
         """Logarithm of the standard deviation."""
         return 0.5 * (self.log_rate() + (self.loc.square() + TINY).log())
 
-    def distribution(self) -> Any:
-        """Return the current posterior as a Pyro distribution."""
-        return LogScaleNormal(self.loc, self.log_scale).to_event(self.event_dim)
 
-    def median(self) -> Tensor:
-        """Return the mean."""
-        return self.loc
+class VariationalDropoutGuide(SlotGuide):
+    r"""Posterior of one slot under variational dropout.
 
-
-class VariationalDropout(MeanField):
-    """Posterior of one slot under variational dropout.
+    .. math:: q(s_i) = N(\mu_i, \alpha_{g(i)} \mu_i^2), \quad 0 < \alpha_g \le \alpha_{\max}
 
     Parameters
     ----------
-    program
-        Pyro program with one site, named like the slot.
     slot
-        Name of the site.
+        Name of the slot.
     init
-        Where the means start, by site.
-    **options
-        As for `DropoutPosterior`.
+        Where the means start.
+    rate, max_rate, rate_shape, learn_mean, learn_rate
+        As for `DropoutNoise`.
 
     References
     ----------
@@ -100,17 +87,30 @@ class VariationalDropout(MeanField):
 
     def __init__(
         self,
-        program: Callable[..., Any],
-        *,
         slot: str,
-        init: Mapping[str, Tensor],
-        **options: Any,
+        init: Tensor,
+        *,
+        rate: float,
+        max_rate: float,
+        rate_shape: torch.Size,
+        learn_mean: bool,
+        learn_rate: bool,
     ) -> None:
-        super().__init__(program, init=init, posterior=partial(DropoutPosterior, **options))
-        self.slot = slot
+        super().__init__(slot)
+        self.w = DropoutNoise(
+            init,
+            rate=rate,
+            max_rate=max_rate,
+            rate_shape=rate_shape,
+            learn_mean=learn_mean,
+            learn_rate=learn_rate,
+        )
+
+    def guide(self) -> None:
+        """Sample the noise, or the weights."""
+        noise = LogScaleNormal(self.w.loc, self.w.log_scale)
+        pyro.sample(self.slot, noise.to_event(self.w.loc.dim()))
 
     def dropout_rates(self) -> Tensor:
         r"""Return :math:`p = \alpha / (1 + \alpha)`, the rate of Bernoulli dropout that matches."""
-        posterior = self[self.slot]
-        assert isinstance(posterior, DropoutPosterior)
-        return torch.sigmoid(posterior.log_rate())
+        return torch.sigmoid(self.w.log_rate())
