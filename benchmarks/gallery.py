@@ -20,8 +20,8 @@ import torch
 from matplotlib.figure import Figure
 
 import zoo
-from zoo.compress import quantized_view
 from zoo.data import from_arrays, load
+from zoo.infer.pruning.codebooks import quantized_view
 from zoo.truth.of_method import exact_posterior
 from zoo.workflow.result import Fit
 

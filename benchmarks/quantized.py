@@ -21,12 +21,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from benchmarks.speed import machine_line
-from zoo.compress import QuantizedView, quantized_view
 from zoo.data import Dataset, load
 from zoo.fit import store
 from zoo.fit.config import make_config
 from zoo.fit.prepare import prepare
 from zoo.fit.store import RunDirectory
+from zoo.infer.pruning.codebooks import QuantizedView, quantized_view
 from zoo.infer.svi.loop import SVI
 from zoo.network.nets import build_net
 from zoo.workflow.result import Fit

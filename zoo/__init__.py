@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zoo.truth.reference import Truth as Truth
     from zoo.truth.reference import truth as truth
     from zoo.workflow.comparing import compare as compare
-    from zoo.workflow.compressing import compress as compress
+    from zoo.workflow.compress_command import compress as compress
     from zoo.workflow.fitting import fit as fit
     from zoo.workflow.result import Fit as Fit
     from zoo.workflow.result import load as load
@@ -35,7 +35,7 @@ _HOMES = {
     "Truth": "zoo.truth.reference",
     "calibrate": "zoo.truth.calibration",
     "compare": "zoo.workflow.comparing",
-    "compress": "zoo.workflow.compressing",
+    "compress": "zoo.workflow.compress_command",
     "create": "zoo.fit.build",
     "fit": "zoo.workflow.fitting",
     "list_models": "zoo.registry",

@@ -11,6 +11,7 @@ from torch import nn
 import zoo
 from zoo.data import from_arrays
 from zoo.errors import ConfigError, DataError, StoreError
+from zoo.fit.schema import read_tree
 
 OPTIONS = {"num_steps": 20, "num_samples": 10}
 
@@ -111,7 +112,7 @@ def test_fit_with_held_out_rows_is_saved_later(arrays, tmp_path):
     assert at_once.assembly.model.num_data == 60
     in_memory = zoo.fit("mean_field", data=dataset, **options)
     zoo.save(in_memory, tmp_path / "two")
-    trees = [zoo.fit.schema.read_tree(tmp_path / name / "posterior.nc") for name in ("one", "two")]
+    trees = [read_tree(tmp_path / name / "posterior.nc") for name in ("one", "two")]
     for tree in trees:
         assert tree["log_likelihood"]["y"].shape == (1, 10, 60)
         assert (tree["log_likelihood"]["y"] == trees[0]["log_likelihood"]["y"]).all()

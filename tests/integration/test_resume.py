@@ -9,6 +9,7 @@ import torch
 
 import zoo
 from zoo.errors import StoreError
+from zoo.fit.result import Fitted
 from zoo.fit.store import RunDirectory
 from zoo.workflow import outputs
 
@@ -119,13 +120,13 @@ def test_killed_after_early_stopping_has_begun(command, process, tmp_path, whole
     assert_same_run(run, whole_validated)
 
 
-@pytest.mark.parametrize("stage", ["Fit.groups", "write_tree", "render_report"])
+@pytest.mark.parametrize("stage", ["groups", "write_tree", "render_report"])
 def test_stopped_while_results_are_written(command, tmp_path, whole, monkeypatch, stage):
     def stop(*arguments, **keywords):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(outputs, stage, stop)
+        patch.setattr(Fitted if stage == "groups" else outputs, stage, stop)
         outcome = command(tmp_path, *CONFIG, "--out", "run", "--num-steps", "20")
         assert outcome.code == 130
         assert "the checkpoint is saved" in outcome.err

@@ -3,14 +3,11 @@
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
-from zoo.compress import load
 from zoo.compress.bits import Rule
 from zoo.compress.compression import Compression, compress_fit
-from zoo.compress.loader import Network
 from zoo.data import Dataset
 from zoo.errors import CompressionError
 from zoo.fit import store
@@ -76,31 +73,3 @@ def compress_run(
         directory.write_json(store.COMPRESSION, compression.summary)
     write_report(directory)
     return compression
-
-
-class _Compress:
-    """`zoo.compress`: called with a run it compresses it, and it loads what was compressed."""
-
-    def __call__(self, run: str | Path, **options: Any) -> Compression:
-        """Compress a finished run, see `compress_run`."""
-        return compress_run(run, **options)
-
-    @staticmethod
-    def load(path: str | Path) -> Network:
-        """Load a compressed network as a torch module.
-
-        Parameters
-        ----------
-        path
-            The directory with ``network.json`` and ``network.safetensors``, or the JSON file
-            itself.
-
-        Raises
-        ------
-        CompressionError
-            If the files are missing, damaged, or describe no network.
-        """
-        return load(path)
-
-
-compress = _Compress()

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.compress import group_view
 from zoo.infer.pruning.groups import (
     MAX_LISTED,
     RELAXATIONS,
@@ -14,6 +13,7 @@ from zoo.infer.pruning.groups import (
     GroupView,
     SlotGroups,
     count_weights,
+    group_view,
 )
 from zoo.infer.pruning.threshold import otsu_threshold
 from zoo.network.nets import mlp

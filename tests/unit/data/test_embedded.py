@@ -70,5 +70,5 @@ def test_own_target_and_task_cannot_be_changed():
 def test_all_files_together_are_small():
     from importlib.resources import files
 
-    folder = files("zoo") / "datasets"
+    folder = files("zoo.data") / "datasets"
     assert sum(len(entry.read_bytes()) for entry in folder.iterdir()) < 200_000

@@ -13,8 +13,11 @@ from zoo.data import from_arrays
 from zoo.diagnostics import diagnose
 from zoo.errors import ConfigError, ZooError
 from zoo.fit.build import reinitialised
+from zoo.fit.comparable import outcome_of
+from zoo.fit.config import make_config
+from zoo.fit.outcome import Outcome, restart_arrays
 from zoo.fit.prepare import prepare
-from zoo.fit.restarts import Outcome, _choose_executor, outcome_of, restart_arrays
+from zoo.fit.restarts import _choose_executor
 from zoo.fit.schema import read_tree
 from zoo.fit.store import RunDirectory
 from zoo.infer.svi.loop import SVI, Interrupted
@@ -62,8 +65,7 @@ def test_the_fit_itself_is_what_it_is_without_restarts(fitted):
 def test_starts_differ_and_their_rows_do_not():
     config = {"method": "mean_field", "net": "mlp:2-4-1", "validation_fraction": 0.2}
     first, other, third = (
-        prepare(zoo.fit.config.make_config(**config, start=start), dataset=dataset())
-        for start in (0, 1, 2)
+        prepare(make_config(**config, start=start), dataset=dataset()) for start in (0, 1, 2)
     )
     for prepared in (other, third):
         np.testing.assert_array_equal(prepared.dataset.X_train, first.dataset.X_train)
@@ -195,9 +197,7 @@ def test_a_network_of_the_script_stays_in_this_process():
         def forward(self, x):
             return self.layer(x)
 
-    prepared = prepare(
-        zoo.fit.config.make_config(method="mean_field", restarts=2), dataset=dataset(), net=Local()
-    )
+    prepared = prepare(make_config(method="mean_field", restarts=2), dataset=dataset(), net=Local())
     assert _choose_executor(None, prepared.assembly, prepared.net) == "serial"
     with pytest.raises(ConfigError, match="defined in the running script"):
         _choose_executor("processes:2", prepared.assembly, prepared.net)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-import zoo.fit.schema
 from zoo.errors import StoreError
+from zoo.fit import schema
 from zoo.fit.schema import TreeParts, posterior_tree, read_tree, write_tree
 
 
@@ -55,7 +55,7 @@ def test_wrong_broadcasting_is_noticed(name):
 
 
 def test_large_weights_are_left_out_and_the_tree_says_so(monkeypatch):
-    monkeypatch.setattr(zoo.fit.schema, "MAX_WEIGHT_BYTES", 150)
+    monkeypatch.setattr(schema, "MAX_WEIGHT_BYTES", 150)
     tree = posterior_tree(TreeParts(**parts()))
     assert tree.attrs["weights_left_out"] == 1
     assert "0.weight" not in tree["posterior"]

@@ -5,7 +5,7 @@ from scipy import special, stats
 from torch import nn
 
 from zoo.errors import ConfigError, UnknownNameError
-from zoo.likelihoods import (
+from zoo.likelihoods.families import (
     LIKELIHOODS,
     MAX_LOG_RATE,
     MIN_SCALE,

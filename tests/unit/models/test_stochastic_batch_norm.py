@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import zoo
 from zoo.errors import ConfigError, PriorError
-from zoo.infer import outputs
+from zoo.infer.predict import outputs
 from zoo.infer.predict.draws import draw_posterior
 from zoo.infer.predict.outputs import network_outputs
 from zoo.infer.svi.objective import Objective, estimate_elbo

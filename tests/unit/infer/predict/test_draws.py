@@ -6,7 +6,7 @@ from torch import nn
 
 import zoo
 from zoo.errors import ConfigError
-from zoo.infer import outputs
+from zoo.infer.predict import outputs
 from zoo.infer.predict.draws import (
     Prediction,
     draw_posterior,

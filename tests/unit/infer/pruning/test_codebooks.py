@@ -9,10 +9,10 @@ import xarray
 from torch import nn
 
 import zoo
-from zoo.compress import quantized_view
 from zoo.data import load
 from zoo.diagnostics import diagnose, quantization_findings
 from zoo.errors import ConfigError
+from zoo.infer.pruning.codebooks import quantized_view
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from zoo.infer import batches as module
+from zoo.infer.svi import batches as module
 from zoo.infer.svi.batches import Batches
 from zoo.infer.svi.schedule import batch_rows
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.infer import memory
+from zoo.infer.svi import memory
 from zoo.infer.svi.history import History
 from zoo.infer.svi.loop import SVI
 from zoo.network.nets import mlp

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import zoo
-from zoo.infer import mode as module
+from zoo.infer.svi import mode as module
 from zoo.infer.svi.mode import choose_mode
 from zoo.infer.svi.objective import Objective
 
@@ -72,7 +72,7 @@ def test_the_choice_is_part_of_the_stored_run(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_compiled_seconds", lambda *arguments: 1.0)
     chosen = []
 
-    from zoo.infer import svi
+    from zoo.infer.svi import loop as svi
 
     class Spy(svi.GradientStep):
         def __init__(self, objective, mode, num_steps):
