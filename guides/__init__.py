@@ -1,35 +1,11 @@
-"""Variational posteriors for Pyro models. Usable alone: nothing in here knows the zoo."""
+"""Variational posteriors for Pyro models. Usable alone: nothing in here knows the zoo.
+
+A guide of a method is a file named like the method; `SlotGuide` is what they have in common.
+"""
 
 from guides.base import Composite, Guide
-from guides.darts import Darts
-from guides.empirical_bayes import EmpiricalBayes
-from guides.graves import Graves
-from guides.group_horseshoe import GroupHorseshoe
-from guides.group_normal_jeffreys import GroupNormalJeffreys
-from guides.gumbel_softmax_structure import GumbelSoftmaxStructure
-from guides.hypernetwork import Complexity, Hypernetwork
-from guides.laplace import Laplace
+from guides.full_rank import FullRank
 from guides.mean_field import MeanField
-from guides.quantized import Quantized
-from guides.sparse_vd import SparseVD
-from guides.structured_bp import StructuredBP
-from guides.variational_dropout import VariationalDropout
+from guides.slot import LocScale, SlotGuide
 
-__all__ = [
-    "Complexity",
-    "Composite",
-    "Darts",
-    "EmpiricalBayes",
-    "Graves",
-    "GroupHorseshoe",
-    "GroupNormalJeffreys",
-    "Guide",
-    "GumbelSoftmaxStructure",
-    "Hypernetwork",
-    "Laplace",
-    "MeanField",
-    "Quantized",
-    "SparseVD",
-    "StructuredBP",
-    "VariationalDropout",
-]
+__all__ = ["Composite", "FullRank", "Guide", "LocScale", "MeanField", "SlotGuide"]

@@ -10,6 +10,7 @@ import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 
@@ -49,7 +50,11 @@ class Guide(nn.Module):
         with poutine.block(), poutine.trace() as recorded:
             self.guide()
         nodes: dict[str, Any] = dict(recorded.trace.nodes)
-        return {name: node["fn"] for name, node in nodes.items() if node["type"] == "sample"}
+        return {
+            name: node["fn"]
+            for name, node in nodes.items()
+            if node["type"] == "sample" and not site_is_subsample(node)
+        }
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
         """Draw all sites ``num_samples`` times in one vectorised call, stacked in front."""
@@ -106,7 +111,8 @@ class _SampledValues(Messenger):
         self.values: dict[str, Tensor] = {}
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
-        self.values[msg["name"]] = msg["value"]
+        if not site_is_subsample(msg):
+            self.values[msg["name"]] = msg["value"]
 
 
 def median(distribution: Any) -> Tensor:

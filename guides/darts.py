@@ -1,39 +1,44 @@
-"""A point on the simplex: structure without a posterior."""
+"""DARTS: the scores of primitives as a point."""
 
-from collections.abc import Callable
-from typing import Any
-
+import pyro
 import torch
-from torch import Tensor
+from pyro.distributions import Delta
+from torch import Tensor, nn
 
-from guides.mean_field import MeanField, NormalPosterior
-
-#: Standard deviation of the scores, so small that every draw is the same structure.
-POINT = 1e-4
+from guides.slot import SlotGuide
 
 
-class Darts(MeanField):
-    """Scores of primitives that are as good as a point: only their location is trained.
+class Point(nn.Module):
+    """The value of one site."""
+
+    def __init__(self, init: Tensor) -> None:
+        super().__init__()
+        self.loc = nn.Parameter(init.detach().clone())
+
+
+class DartsGuide(SlotGuide):
+    r"""Scores of primitives that are a point, :math:`q(\alpha) = \delta(\alpha - \hat\alpha)`.
 
     Parameters
     ----------
-    program
-        Pyro program with the one site ``{slot}_logits``.
     slot
-        Name of the structure.
+        Name of the structure; its site is ``{slot}_logits``.
+    init
+        Where the scores start.
+
+    References
+    ----------
+    Liu, Simonyan and Yang (2019), *DARTS: Differentiable Architecture Search*.
     """
 
-    def __init__(self, program: Callable[..., Any], *, slot: str) -> None:
-        super().__init__(program, init_scale=POINT)
-        self.slot = slot
-        self._scores.fix_scale()
+    def __init__(self, slot: str, init: Tensor) -> None:
+        super().__init__(slot)
+        self.logits = Point(init)
 
-    @property
-    def _scores(self) -> NormalPosterior:
-        posterior = self[self.names[0]]
-        assert isinstance(posterior, NormalPosterior)
-        return posterior
+    def guide(self) -> None:
+        """Sample the scores: always the same point."""
+        pyro.sample(self.site("logits"), Delta(self.logits.loc, event_dim=1))
 
     def probabilities(self) -> Tensor:
         """Return the weights of the primitives."""
-        return torch.softmax(self._scores.loc.detach(), dim=-1)
+        return torch.softmax(self.logits.loc.detach(), dim=-1)

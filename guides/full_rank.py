@@ -58,10 +58,14 @@ class FullRank(Guide):
             nodes: dict[str, Any] = dict(poutine.trace(model).get_trace().nodes)
         self.supports = {name: nodes[name]["fn"].support for name in init}
 
-    def sample_sites(self) -> dict[str, Tensor]:
+    def guide(self) -> None:
         """Sample all sites together."""
         with _own_parameters():
-            values: dict[str, Tensor] = self.auto()
+            self.auto()
+
+    def sample_sites(self) -> dict[str, Tensor]:
+        """Sample all sites together and return their values, without the auxiliary one."""
+        values = super().sample_sites()
         return {name: values[name] for name in self.supports}
 
     @torch.no_grad()

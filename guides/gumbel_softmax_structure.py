@@ -1,21 +1,20 @@
 """Posteriors of the structure of a network: weights of primitives on simplices or in a cube."""
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
+import pyro
 import torch
 from torch import Tensor, nn
 
-from guides.mean_field import MeanField, SitePosterior
-from guides.simplex import Corner, Dirichlet, GumbelSoftmax, coordinates_of
+from guides.simplex import Corner, Dirichlet, GumbelSoftmax
+from guides.slot import SlotGuide
 
 Schedule = Literal["trained", "constant", "linear", "geometric"]
 
 
 def temperature_at(schedule: str, start: float, end: float, progress: float) -> float:
-    """Return the temperature at a share of the training that is done.
+    """Return the temperature after a fraction of the training.
 
     Parameters
     ----------
@@ -33,116 +32,24 @@ def temperature_at(schedule: str, start: float, end: float, progress: float) -> 
     return start
 
 
-class GumbelSoftmaxPosterior(SitePosterior):
-    r"""Gumbel-Softmax posterior :math:`GS(s_q, \theta)` of one site of coordinates.
+class GumbelSoftmaxStructureGuide(SlotGuide):
+    r"""Gumbel-Softmax posterior of the structure of one mixture, :math:`q(\gamma) = GS(s_q, \theta)`.
+
+    The site is :math:`u_l = \log(\gamma_l / \gamma_K)`, the coordinates of one simplex, or of several.
 
     Parameters
     ----------
-    site
-        The site of the traced model.
-    init_scale
-        Not used: the spread of this family is its temperature.
+    slot
+        Name of the structure.
+    init
+        Logits of the prior, with one row per simplex; the posterior starts without a favourite.
     corners
-        Whether it is the law of a corner.
+        Whether draws are corners of the simplex, see `guides.simplex.Corner`.
     schedule
         ``trained``: the temperature is a parameter of the posterior. Otherwise it follows the
         training, see `temperature_at`.
     start, end
         Temperatures at the start and at the end.
-    """
-
-    log_temperature: Tensor
-
-    def __init__(
-        self,
-        site: Mapping[str, Any],
-        init_scale: float,
-        *,
-        corners: bool,
-        schedule: Schedule,
-        start: float,
-        end: float,
-    ) -> None:
-        super().__init__(site)
-        value: Tensor = site["value"]
-        self.family = Corner if corners else GumbelSoftmax
-        self.schedule, self.start, self.end = schedule, start, end
-        self.logits = nn.Parameter(value.new_zeros(*value.shape[:-1], value.shape[-1] + 1))
-        log_temperature = value.new_full(value.shape[:-1], math.log(start))
-        if schedule == "trained":
-            self.log_temperature = nn.Parameter(log_temperature)
-        else:
-            self.register_buffer("log_temperature", log_temperature)
-
-    def law(self) -> GumbelSoftmax:
-        """Return the current posterior, one simplex for each element of a batch."""
-        return self.family(self.log_temperature.exp(), self.logits, validate_args=False)
-
-    def distribution(self) -> Any:
-        """Return the current posterior as a Pyro distribution."""
-        return self.law().to_event(self.event_dim - 1)
-
-    def median(self) -> Tensor:
-        """Return the point that the median noise of every coordinate leads to."""
-        return coordinates_of(self.logits) / self.log_temperature.exp().unsqueeze(-1)
-
-    def probabilities(self) -> Tensor:
-        """Return the probability of every corner to have the largest weight."""
-        return self.law().probabilities
-
-    def advance(self, progress: float) -> None:
-        """Set the temperature that belongs to a share of the training."""
-        if self.schedule != "trained":
-            value = temperature_at(self.schedule, self.start, self.end, progress)
-            self.log_temperature.fill_(math.log(value))
-
-
-class DirichletPosterior(SitePosterior):
-    """Dirichlet posterior of one site of coordinates; its divergence from a Dirichlet is known.
-
-    Parameters
-    ----------
-    site
-        The site of the traced model.
-    init_scale
-        Not used: it starts uniform.
-    """
-
-    def __init__(self, site: Mapping[str, Any], init_scale: float) -> None:
-        super().__init__(site)
-        value: Tensor = site["value"]
-        self.log_concentration = nn.Parameter(
-            value.new_zeros(*value.shape[:-1], value.shape[-1] + 1)
-        )
-
-    def law(self) -> Dirichlet:
-        """Return the current posterior, one simplex for each element of a batch."""
-        return Dirichlet(self.log_concentration.exp(), validate_args=False)
-
-    def distribution(self) -> Any:
-        """Return the current posterior as a Pyro distribution."""
-        return self.law().to_event(self.event_dim - 1)
-
-    def median(self) -> Tensor:
-        """Return the coordinates of the mean weights."""
-        return coordinates_of(self.log_concentration)
-
-    def probabilities(self) -> Tensor:
-        """Return the mean weights."""
-        return torch.softmax(self.log_concentration, dim=-1)
-
-
-class GumbelSoftmaxStructure(MeanField):
-    r"""Posterior of the structure of one mixture.
-
-    Parameters
-    ----------
-    program
-        Pyro program with the one site ``{slot}_logits``, coordinates of one or more simplices.
-    slot
-        Name of the structure.
-    posterior
-        Family of the site, as for `MeanField`.
 
     References
     ----------
@@ -151,44 +58,83 @@ class GumbelSoftmaxStructure(MeanField):
 
     def __init__(
         self,
-        program: Callable[..., Any],
-        *,
         slot: str,
-        posterior: Callable[[Mapping[str, Any], float], SitePosterior],
+        init: Tensor,
+        *,
+        corners: bool = False,
+        schedule: Schedule = "trained",
+        start: float = 1.0,
+        end: float = 0.3,
     ) -> None:
-        super().__init__(program, posterior=posterior)
-        self.slot = slot
+        super().__init__(slot)
+        self.schedule, self.start, self.end = schedule, start, end
+        self.family = Corner if corners else GumbelSoftmax
+        self.logits = _Logits(init, start, is_trained=schedule == "trained")
 
-    @classmethod
-    def gumbel_softmax(
-        cls,
-        program: Callable[..., Any],
-        *,
-        slot: str,
-        corners: bool,
-        schedule: Schedule,
-        start: float,
-        end: float,
-    ) -> "GumbelSoftmaxStructure":
-        """Return the Gumbel-Softmax family, see `GumbelSoftmaxPosterior`."""
-        family = partial(
-            GumbelSoftmaxPosterior, corners=corners, schedule=schedule, start=start, end=end
-        )
-        return cls(program, slot=slot, posterior=family)
+    def guide(self) -> None:
+        """Sample the coordinates of the weights of the primitives."""
+        gamma = self.distribution()
+        pyro.sample(self.site("logits"), gamma.to_event(len(gamma.batch_shape)))
 
-    @classmethod
-    def dirichlet(cls, program: Callable[..., Any], *, slot: str) -> "GumbelSoftmaxStructure":
-        """Return the Dirichlet family, see `DirichletPosterior`."""
-        return cls(program, slot=slot, posterior=DirichletPosterior)
+    def distribution(self) -> GumbelSoftmax:
+        """Return the current posterior, one simplex for each element of a batch."""
+        temperature = self.logits.log_temperature.exp()
+        return self.family(temperature, self.logits.logits, validate_args=False)
 
     def probabilities(self) -> Tensor:
         """Return how probable each primitive is, in a cube one number pair each."""
-        posterior = self[self.names[0]]
-        assert isinstance(posterior, GumbelSoftmaxPosterior | DirichletPosterior)
-        return posterior.probabilities().detach()
+        return self.distribution().probabilities.detach()
 
     def advance(self, progress: float) -> None:
         """Let the temperature follow the training."""
-        posterior = self[self.names[0]]
-        if isinstance(posterior, GumbelSoftmaxPosterior):
-            posterior.advance(progress)
+        if self.schedule != "trained":
+            value = temperature_at(self.schedule, self.start, self.end, progress)
+            self.logits.log_temperature.fill_(math.log(value))
+
+
+class _Logits(nn.Module):
+    """Logits of the primitives, all zero at the start, and a temperature for each simplex."""
+
+    log_temperature: Tensor
+
+    def __init__(self, like: Tensor, start: float, *, is_trained: bool) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros_like(like))
+        log_temperature = like.new_full(like.shape[:-1], math.log(start))
+        if is_trained:
+            self.log_temperature = nn.Parameter(log_temperature)
+        else:
+            self.register_buffer("log_temperature", log_temperature)
+
+
+class DirichletStructureGuide(SlotGuide):
+    r"""Dirichlet posterior of the structure of one mixture; its divergence from a Dirichlet is known.
+
+    Parameters
+    ----------
+    slot
+        Name of the structure.
+    init
+        Concentrations of the prior, with one row per simplex; the posterior starts uniform.
+    """
+
+    def __init__(self, slot: str, init: Tensor) -> None:
+        super().__init__(slot)
+        self.logits = _Concentration(init)
+
+    def guide(self) -> None:
+        """Sample the coordinates of the weights of the primitives."""
+        gamma = Dirichlet(self.logits.log_concentration.exp(), validate_args=False)
+        pyro.sample(self.site("logits"), gamma.to_event(len(gamma.batch_shape)))
+
+    def probabilities(self) -> Tensor:
+        """Return the mean weights."""
+        return torch.softmax(self.logits.log_concentration.detach(), dim=-1)
+
+
+class _Concentration(nn.Module):
+    """Log concentrations, all zero at the start."""
+
+    def __init__(self, like: Tensor) -> None:
+        super().__init__()
+        self.log_concentration = nn.Parameter(torch.zeros_like(like))

@@ -5,8 +5,10 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 
+import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import Uniform
 from torch import Tensor, nn
 
 from guides.base import Composite, Guide, module_key
@@ -16,15 +18,19 @@ LOWEST, HIGHEST = 1e-3, 1e2
 ELBO_WEIGHT = 1.0
 
 
+#: Site of the weight's position in its range.
+SITE = "complexity"
+
+
 class Complexity(nn.Module):
-    r"""The weight :math:`\lambda` of the divergence: drawn in training, chosen afterwards.
+    r"""The weight :math:`\lambda` of the divergence: random in training, chosen afterwards.
 
     .. math:: \log\lambda = \log\lambda_{\min} + e\,(\log\lambda_{\max} - \log\lambda_{\min}),
         \qquad e \sim U(0, 1)
 
-    Model and guide share one object: the guide draws, and both read. Drawing begins when ``train``
-    is called, as a training loop does; before that, and after ``eval``, the weight is the chosen
-    one.
+    Model and guide sample :math:`e` from the same distribution, so it adds nothing to the
+    divergence. It is sampled once ``train`` is called, as a training loop does; before that, and
+    after ``eval``, the weight is the chosen one.
 
     Parameters
     ----------
@@ -32,22 +38,16 @@ class Complexity(nn.Module):
         The range of weights.
     """
 
-    drawn: Tensor
+    zero: Tensor
     chosen: Tensor
 
     def __init__(self, lowest: float = LOWEST, highest: float = HIGHEST) -> None:
         super().__init__()
         self.lowest, self.highest = lowest, highest
-        # A buffer, so that recording a step leaves no tensor of the recording behind.
-        self.register_buffer("drawn", torch.zeros(()), persistent=False)
+        self.register_buffer("zero", torch.zeros(()), persistent=False)
         self.register_buffer("chosen", torch.zeros(()))
         self.choose(ELBO_WEIGHT)
         self.eval()  # a model that nobody trains has its own prior, with weight one
-
-    def draw(self) -> None:
-        """Draw a weight for this step; outside of training it stays the chosen one."""
-        if self.training:
-            self.drawn = torch.rand_like(self.drawn)
 
     def choose(self, weight: float) -> None:
         """Fix the weight that is used outside of training."""
@@ -56,22 +56,32 @@ class Complexity(nn.Module):
                 f"the weight of the complexity is between {self.lowest:g} and {self.highest:g}, "
                 f"the range of the training. Got {weight:g}"
             )
-        place = math.log(weight / self.lowest) / math.log(self.highest / self.lowest)
-        self.chosen.fill_(place)
+        position = math.log(weight / self.lowest) / math.log(self.highest / self.lowest)
+        self.chosen.fill_(position)
 
-    @property
-    def place(self) -> Tensor:
-        """Where the weight is in its range, from zero to one."""
-        return self.drawn if self.training else self.chosen
+    def position(self) -> Tensor:
+        """Return where the weight is in its range, from zero to one: a sample in training."""
+        if not self.training:
+            return self.chosen
+        drawn: Tensor = pyro.sample(SITE, Uniform(self.zero, self.zero + 1))
+        return drawn
 
-    @property
-    def weight(self) -> Tensor:
-        """The weight of the divergence."""
-        return self.lowest * (self.place * math.log(self.highest / self.lowest)).exp()
+    def weight(self, position: Tensor) -> Tensor:
+        """Return the weight of the divergence at a position in its range."""
+        return self.lowest * (position * math.log(self.highest / self.lowest)).exp()
+
+    def weighted(self, position: Tensor) -> contextlib.AbstractContextManager[object]:
+        """Give sample statements inside the weight of a position; outside of training they have none."""
+        if not self.training:
+            return contextlib.nullcontext()
+        scaled: contextlib.AbstractContextManager[object] = poutine.scale(
+            scale=self.weight(position)
+        )
+        return scaled
 
 
-class Hypernetwork(Composite):
-    r"""Guides whose every parameter is piecewise linear in the place :math:`e` of the weight.
+class HypernetworkGuide(Composite):
+    r"""Guides whose every parameter is piecewise linear in the position :math:`e` of the weight.
 
     .. math:: \theta(e) = \sum_{k=0}^{K-1} \max(0, 1 - |(K - 1) e - k|)\, \theta_k
 
@@ -85,7 +95,7 @@ class Hypernetwork(Composite):
         Guides by name; what they start with is where all knots start. Their parameters become
         values that follow the weight.
     complexity
-        The weight, shared with the model.
+        The weight.
     num_knots
         At least two.
 
@@ -113,58 +123,56 @@ class Hypernetwork(Composite):
             start = parameter.detach()
             self.paths.append(name)
             self.knots.append(nn.Parameter(start.expand(num_knots, *start.shape).clone()))
-            owner, leaf = self._place_of(name)
+            owner, leaf = self._owner_of(name)
             del owner._parameters[leaf]
             owner.register_buffer(leaf, start.clone(), persistent=False)
 
     def __getitem__(self, name: str) -> Guide:
         part = super().__getitem__(name)
-        self._put(self._values(module_key(name)))  # as of now, whatever was drawn last
+        self._put(self._values(self.complexity.chosen, module_key(name)))
         return part
 
-    def sample_sites(self) -> dict[str, Tensor]:
-        """Sample the sites of every part, with the parameters of a drawn or chosen weight."""
-        self.complexity.draw()
-        with self._as_functions(), self._weighted():
-            return super().sample_sites()
+    def guide(self) -> None:
+        """Sample the weight, then every part with the parameters of that weight."""
+        e = self.complexity.position()
+        with self._parameters_at(e), self.complexity.weighted(e):
+            super().guide()
 
-    def at(self, weight: float) -> "Hypernetwork":
+    def sample_sites(self) -> dict[str, Tensor]:
+        """Run the sample statements and return the values of the sites of the parts."""
+        values = super().sample_sites()
+        values.pop(SITE, None)
+        return values
+
+    def at(self, weight: float) -> "HypernetworkGuide":
         """Return a copy with another weight chosen; raises a ValueError outside of the range."""
         copied = copy.deepcopy(self).eval()
         copied.complexity.choose(weight)
         return copied
 
     def medians(self) -> dict[str, Tensor]:
-        """Return the medians of every part, at the weight of now."""
-        self._put(self._values())
+        """Return the medians of every part, at the chosen weight."""
+        self._put(self._values(self.complexity.chosen))
         return super().medians()
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Return the chosen weight."""
-        return {"complexity": float(self.complexity.weight)}
-
-    def _weighted(self) -> contextlib.AbstractContextManager[object]:
-        if not self.complexity.training:
-            return contextlib.nullcontext()
-        scaled: contextlib.AbstractContextManager[object] = poutine.scale(
-            scale=self.complexity.weight
-        )
-        return scaled
+        return {"complexity": float(self.complexity.weight(self.complexity.chosen))}
 
     @contextlib.contextmanager
-    def _as_functions(self) -> Iterator[None]:
+    def _parameters_at(self, position: Tensor) -> Iterator[None]:
         """Give the parts parameters through which gradients reach the knots."""
-        values = self._values()
+        values = self._values(position)
         self._set(values)
         try:
             yield
         finally:
             self._put(values)
 
-    def _values(self, under: str = "") -> dict[str, Tensor]:
+    def _values(self, position: Tensor, under: str = "") -> dict[str, Tensor]:
         """Interpolate the parameters of one part, or of all."""
         last = len(self.numbers) - 1
-        hats = (1 - (self.complexity.place * last - self.numbers).abs()).clamp(min=0)
+        hats = (1 - (position * last - self.numbers).abs()).clamp(min=0)
         values = {}
         for path, knots in zip(self.paths, self.knots, strict=True):
             if under in ("", path.partition(".")[0]):
@@ -173,13 +181,13 @@ class Hypernetwork(Composite):
 
     def _set(self, values: Mapping[str, Tensor]) -> None:
         for name, value in values.items():
-            owner, leaf = self._place_of(name)
+            owner, leaf = self._owner_of(name)
             owner._buffers[leaf] = value
 
     def _put(self, values: Mapping[str, Tensor]) -> None:
         """Leave values without a history, which can be copied and sent to other processes."""
         self._set({name: value.detach() for name, value in values.items()})
 
-    def _place_of(self, name: str) -> tuple[nn.Module, str]:
+    def _owner_of(self, name: str) -> tuple[nn.Module, str]:
         owner, _, leaf = name.rpartition(".")
         return self.parts.get_submodule(owner), leaf

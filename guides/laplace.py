@@ -4,29 +4,29 @@ import math
 from collections.abc import Mapping
 
 import pyro
-import pyro.distributions as dist
 import torch
+from pyro.distributions import Delta, MultivariateNormal
 from torch import Tensor
 from torch.distributions import biject_to
 
 from guides.base import Composite, Guide
-from guides.mean_field import MeanField, NormalPosterior
+from guides.mean_field import MeanField, SitePosterior
+from guides.point import Point
 
 #: Site of all unknowns together.
 JOINT_SITE = "_laplace"
 
 
-class Laplace(Composite):
+class LaplaceGuide(Composite):
     r"""Gaussian :math:`q(u) = N(\hat u, H^{-1})` in unconstrained space.
 
-    :math:`\hat u` is trained, as the centre of a factorised posterior whose scales are fixed: with
-    small ones that is the mode. `set_precision` then gives it the curvature :math:`H`, a matrix or,
-    for many unknowns, its diagonal alone.
+    During training it is a point, :math:`\hat u`, which moves to the mode. `set_precision` then
+    gives it the curvature :math:`H`, a matrix or, for many unknowns, its diagonal alone.
 
     Parameters
     ----------
     parts
-        Factorised guides by name of the part; their scales are no parameters any more.
+        Factorised guides by name of the part. They say where the mode starts.
 
     References
     ----------
@@ -40,23 +40,19 @@ class Laplace(Composite):
         super().__init__(parts)
         for site in self.sites().values():
             site.fix_scale()
+        self.has_curvature = False
         loc = next(iter(self.sites().values())).loc
         # Not persistent: its size says whether the covariance is known, see `get_extra_state`.
         self.register_buffer("scale_tril", loc.new_zeros(0, 0), persistent=False)
         self.register_buffer(
             "log_evidence", torch.full_like(loc, math.nan, dtype=torch.float64).sum()
         )
+        self.register_load_state_dict_post_hook(_remember_curvature)
 
-    def sites(self) -> dict[str, NormalPosterior]:
+    def sites(self) -> dict[str, SitePosterior]:
         """Return location and scale of every site, by name."""
         parts = [part for part in self._guides() if isinstance(part, MeanField)]
-        posteriors = {name: part[name] for part in parts for name in part.names}
-        for name, posterior in posteriors.items():
-            if not isinstance(posterior, NormalPosterior):
-                raise ValueError(
-                    f"the posterior of site {name!r} has no location that can be moved"
-                )
-        return posteriors  # type: ignore[return-value]
+        return {name: part[name] for part in parts for name in part.names}
 
     @property
     def mode(self) -> Tensor:
@@ -67,7 +63,7 @@ class Laplace(Composite):
         """Move the location of all unknowns."""
         with torch.no_grad():
             for name, value in self.split(mode).items():
-                self.sites()[name].move(value)
+                self.sites()[name].loc.copy_(value)
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the unconstrained value of every site from one vector, or from many at once."""
@@ -121,22 +117,39 @@ class Laplace(Composite):
         for name, value in self.split(scale.log()).items():
             self.sites()[name].log_scale.copy_(value)
         self.log_evidence.copy_(log_joint + 0.5 * size * math.log(2 * math.pi) + log_volume)
+        self.has_curvature = True
 
     @property
     def is_joint(self) -> bool:
         """Whether the correlations of all unknowns are known."""
         return len(self.scale_tril) > 0
 
-    def sample_sites(self) -> dict[str, Tensor]:
-        """Sample every site; all together where correlations are known."""
-        if not self.is_joint:
-            return super().sample_sites()
-        flat = pyro.sample(JOINT_SITE, self._joint(), infer={"is_auxiliary": True})
+    def guide(self) -> None:
+        """Sample a point in training; then a Gaussian, with correlations where they are known."""
+        if self.is_joint:
+            joint = MultivariateNormal(self.mode, scale_tril=self.scale_tril)
+            flat = pyro.sample(JOINT_SITE, joint, infer={"is_auxiliary": True})
+            self._sample_points(flat, Delta)
+        elif self.has_curvature:
+            super().guide()
+        else:
+            self._sample_points(self.mode, Point)
+
+    def _sample_points(self, flat: Tensor, family: type[Delta]) -> None:
         values, corrections = self.constrained(flat)
         for name, site in self.sites().items():
-            delta = dist.Delta(values[name], -corrections[name], event_dim=site.event_dim)
-            values[name] = pyro.sample(name, delta)
+            point = family(values[name], -corrections[name], event_dim=site.event_dim)
+            pyro.sample(name, point)
+
+    def sample_sites(self) -> dict[str, Tensor]:
+        """Run the sample statements and return the values of the model's sites."""
+        values = super().sample_sites()
+        values.pop(JOINT_SITE, None)
         return values
+
+    def medians(self) -> dict[str, Tensor]:
+        """Return the mode, in constrained space."""
+        return {name: value.detach() for name, value in self.constrained(self.mode)[0].items()}
 
     def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the log density of this guide at values of its sites."""
@@ -144,13 +157,11 @@ class Laplace(Composite):
             return super().log_density(values)
         transforms = {name: biject_to(site.support) for name, site in self.sites().items()}
         flat = torch.cat([t.inv(values[name]).reshape(-1) for name, t in transforms.items()])
-        density: Tensor = self._joint().log_prob(flat)
+        joint = MultivariateNormal(self.mode, scale_tril=self.scale_tril)
+        density: Tensor = joint.log_prob(flat)
         return density - sum(self.constrained(flat)[1].values())
 
-    def _joint(self) -> dist.MultivariateNormal:
-        return dist.MultivariateNormal(self.mode, scale_tril=self.scale_tril)
-
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Return the evidence, once the curvature is known."""
         return {"log_evidence": float(self.log_evidence)}
 
@@ -161,6 +172,10 @@ class Laplace(Composite):
     def set_extra_state(self, state: Tensor) -> None:
         """Take a factor of the covariance back."""
         self.scale_tril = state.to(self.scale_tril)
+
+
+def _remember_curvature(guide: LaplaceGuide, keys: object) -> None:
+    guide.has_curvature = not bool(guide.log_evidence.isnan())
 
 
 def _covariance_tril(precision: Tensor) -> Tensor:

@@ -1,8 +1,6 @@
 """Mean field: every latent site has a posterior of its own, independent of all others."""
 
 import contextlib
-import math
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +15,7 @@ from torch.distributions import biject_to, constraints
 import guides.distributions  # noqa: F401  (registers the divergences of log-normal posteriors)
 from guides.base import Guide, module_key
 from guides.log_scale_normal import LogScaleNormal
+from guides.slot import LocScale
 
 
 class MeanField(Guide):
@@ -41,9 +40,6 @@ class MeanField(Guide):
         space.
     init_scale
         Initial standard deviation in unconstrained space: one number, or one per site.
-    posterior
-        Makes the posterior of a site from the site of the traced model and the initial standard
-        deviation, for another family than the one that follows from the support.
 
     References
     ----------
@@ -56,7 +52,6 @@ class MeanField(Guide):
         *args: Any,
         init: Mapping[str, Tensor] | None = None,
         init_scale: float | Mapping[str, float] = 0.01,
-        posterior: "Callable[[Mapping[str, Any], float], SitePosterior] | None" = None,
         **kwargs: Any,
     ) -> None:
         super().__init__()
@@ -69,16 +64,17 @@ class MeanField(Guide):
         self.sites = nn.ModuleDict()
         for name, site in sites.items():
             scale = init_scale.get(name, 0.01) if isinstance(init_scale, Mapping) else init_scale
-            self.sites[module_key(name)] = (posterior or NormalPosterior)(site, scale)
+            self.sites[module_key(name)] = SitePosterior(site, scale)
 
     def __getitem__(self, name: str) -> "SitePosterior":
         posterior = self.sites[module_key(name)]
         assert isinstance(posterior, SitePosterior)
         return posterior
 
-    def sample_sites(self) -> dict[str, Tensor]:
+    def guide(self) -> None:
         """Sample every site from its posterior."""
-        return {name: self[name].sample(name) for name in self.names}
+        for name in self.names:
+            self[name].sample(name)
 
     def medians(self) -> dict[str, Tensor]:
         """Return the median of every site's posterior."""
@@ -91,43 +87,8 @@ class MeanField(Guide):
         return max((-frame.dim for frame in frames), default=0)
 
 
-class SitePosterior(nn.Module):
-    """Posterior of one site: a location, a log standard deviation, and the family they belong to.
-
-    Parameters
-    ----------
-    site
-        The site of the traced model.
-    """
-
-    loc: Tensor
-    log_scale: Tensor
-
-    def __init__(self, site: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.event_dim: int = site["fn"].event_dim
-        self.plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
-        self.support = _portable(site["fn"].support)
-
-    @abstractmethod
-    def distribution(self) -> Any:
-        """Return the current posterior as a Pyro distribution."""
-
-    @abstractmethod
-    def median(self) -> Tensor:
-        """Return the median."""
-
-    def sample(self, name: str) -> Tensor:
-        """Run the sample statement of this site, inside the model's plates."""
-        with contextlib.ExitStack() as stack:
-            for frame in self.plates:
-                stack.enter_context(pyro.plate(frame.name, frame.size, dim=frame.dim))
-            value: Tensor = pyro.sample(name, self.distribution())
-        return value
-
-
-class NormalPosterior(SitePosterior):
-    """A Normal in unconstrained space, mapped onto the support of the site.
+class SitePosterior(LocScale):
+    """Posterior of one site: a Normal in unconstrained space, mapped onto the site's support.
 
     Parameters
     ----------
@@ -138,39 +99,25 @@ class NormalPosterior(SitePosterior):
     """
 
     def __init__(self, site: Mapping[str, Any], init_scale: float) -> None:
-        super().__init__(site)
+        support = _portable(site["fn"].support)
         with torch.no_grad():
-            loc = biject_to(self.support).inv(site["value"]).detach().clone()
+            loc = biject_to(support).inv(site["value"])
         if not torch.isfinite(loc).all():
             raise ValueError(f"site {site['name']!r} cannot start on the border of its support")
-        self.kind = _kind(self.support)
-        self.start(loc, init_scale)
-
-    def start(self, loc: Tensor, init_scale: float) -> None:
-        """Make the parameters, at a location and a standard deviation in unconstrained space."""
-        self.loc = nn.Parameter(loc)
-        self.log_scale = nn.Parameter(torch.full_like(loc, math.log(init_scale)))
-
-    def fix_scale(self) -> None:
-        """Let the standard deviation stay as it is: only the location is trained from now on."""
-        log_scale = self.log_scale.detach()
-        del self.log_scale
-        self.register_buffer("log_scale", log_scale)
-
-    @torch.no_grad()
-    def move(self, loc: Tensor) -> None:
-        """Put the location elsewhere."""
-        self.loc.copy_(loc)
+        super().__init__(loc, init_scale)
+        self.support = support
+        self.kind = _kind(support)
+        self.event_dim: int = site["fn"].event_dim
+        self.plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
 
     def distribution(self) -> Any:
         """Return the current posterior as a Pyro distribution."""
         if self.kind == "real":
             return LogScaleNormal(self.loc, self.log_scale).to_event(self.event_dim)
-        scale = self.log_scale.exp()
         if self.kind == "positive":
-            return dist.LogNormal(self.loc, scale).to_event(self.event_dim)
+            return dist.LogNormal(self.loc, self.scale).to_event(self.event_dim)
         transform = biject_to(self.support)
-        base = dist.Normal(self.loc, scale).to_event(transform.domain.event_dim)
+        base = dist.Normal(self.loc, self.scale).to_event(transform.domain.event_dim)
         fn = dist.TransformedDistribution(base, [transform])
         return fn.to_event(self.event_dim - fn.event_dim)
 
@@ -178,6 +125,13 @@ class NormalPosterior(SitePosterior):
         """Return the image of the location."""
         median: Tensor = biject_to(self.support)(self.loc)
         return median
+
+    def sample(self, name: str) -> None:
+        """Run the sample statement of this site, inside the model's plates."""
+        with contextlib.ExitStack() as stack:
+            for frame in self.plates:
+                stack.enter_context(pyro.plate(frame.name, frame.size, dim=frame.dim))
+            pyro.sample(name, self.distribution())
 
 
 def _portable(support: constraints.Constraint) -> constraints.Constraint:

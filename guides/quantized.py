@@ -1,15 +1,14 @@
-"""Gaussian weights on their way to a codebook: where they start, stay and end."""
+"""Quantized: Gaussian weights on their way to the words of a codebook."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
+import pyro
 import torch
 from torch import Tensor
 
-from guides.mean_field import MeanField, SitePosterior
+from guides.slot import LocScale, SlotGuide
 
-#: The codebook of the published figures is [-0.2, 0, 0.2]; they are relative to its distance.
+#: The published codebook is [-0.2, 0, 0.2]; bounds are relative to the distance of its words.
 REFERENCE_GAP = 0.2
 #: Range of the log variance at that distance.
 LOG_VARIANCE = (-10.0, 1.0)
@@ -17,7 +16,7 @@ LOG_VARIANCE = (-10.0, 1.0)
 PRUNED_LOG_ALPHA = 3.0
 
 
-class Quantized(MeanField):
+class QuantizedGuide(SlotGuide):
     r"""Posterior :math:`N(\theta_{ij}, \sigma_{ij}^2)` of a weight tensor with a codebook.
 
     Distances are relative to the smallest distance between code words, so that every codebook is
@@ -26,16 +25,16 @@ class Quantized(MeanField):
 
     Parameters
     ----------
-    program
-        Pyro program with one site, ``{slot}_base``.
     slot
         Name of the weight tensor.
+    init
+        Where :math:`\theta` starts, in units of the codebook.
     codebook
         Code words of the site.
-    init, init_scale
-        As for `MeanField`; the scale is the one at the published codebook.
+    init_scale
+        :math:`\sigma` at the start, for the published codebook.
     max_sd
-        Largest :math:`\sigma`, as a share of the smallest distance between code words; None for
+        Largest :math:`\sigma`, as a fraction of the smallest distance between code words; None for
         the published bound.
 
     References
@@ -47,37 +46,36 @@ class Quantized(MeanField):
 
     def __init__(
         self,
-        program: Callable[..., Any],
-        *,
         slot: str,
-        codebook: Tensor,
         init: Tensor,
+        *,
+        codebook: Tensor,
         init_scale: float,
         max_sd: float | None = None,
     ) -> None:
-        self.site, self.init_scale = f"{slot}_base", init_scale
+        super().__init__(slot)
+        self.init_scale = init_scale
         low, high = (0.5 * bound for bound in LOG_VARIANCE)
         if max_sd is not None:
             high = min(high, math.log(max_sd * REFERENCE_GAP))
         self.log_scale_bounds = (min(low, high), high)
-        super().__init__(program, init={self.site: init}, init_scale=init_scale)
+        self.base = LocScale(init, init_scale)
         self.register_buffer("codebook", codebook.clone())
 
-    @property
-    def weights(self) -> SitePosterior:
-        """Location and log scale of the weights."""
-        return self[self.site]
+    def guide(self) -> None:
+        """Sample the weights in units of the codebook."""
+        pyro.sample(self.site("base"), self.base.normal())
 
     @torch.no_grad()
     def restart(self) -> None:
         """Widen the posterior of pretrained weights to its start, and move them into range."""
-        self.weights.log_scale.copy_(math.log(self.init_scale) + self._log_stretch())
+        self.base.log_scale.copy_(math.log(self.init_scale) + self._log_stretch())
         self.constrain()
 
     @torch.no_grad()
     def constrain(self) -> None:
         """Move location and scale to the nearest values that are allowed."""
-        loc, log_scale = self.weights.loc, self.weights.log_scale
+        loc, log_scale = self.base.loc, self.base.log_scale
         low, high = (bound + self._log_stretch() for bound in self.log_scale_bounds)
         torch.clamp(log_scale, low, high, out=log_scale)
         beyond = (log_scale - PRUNED_LOG_ALPHA / 2).exp_()
@@ -93,7 +91,7 @@ class Quantized(MeanField):
         Zero where :math:`\log(\sigma^2 / \theta^2) \ge 3`; elsewhere the nearest one, which is the
         one with the largest density :math:`N(c_k \mid \theta, \sigma^2)`.
         """
-        loc, log_scale = self.weights.loc, self.weights.log_scale
+        loc, log_scale = self.base.loc, self.base.log_scale
         pruned = loc.abs() <= (log_scale - PRUNED_LOG_ALPHA / 2).exp()
         words = self.codebook[nearest(loc, self.codebook)]
         return torch.where(pruned, torch.zeros_like(loc), words)

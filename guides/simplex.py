@@ -1,4 +1,4 @@
-r"""Laws of points on a simplex, in coordinates without a border.
+r"""Distributions of points on a simplex, in coordinates without a border.
 
 A point :math:`\gamma` inside the simplex of :math:`K` corners has the coordinates :math:`u_k = \log
 (\gamma_k / \gamma_K)`, any numbers. There no sample underflows at a corner, however low the
@@ -32,7 +32,7 @@ def coordinates_of(log_weights: Tensor) -> Tensor:
 
 
 class GumbelSoftmax(TorchDistribution):
-    r"""The Gumbel-Softmax (concrete) law GS(s, λ) of the coordinates.
+    r"""The Gumbel-Softmax (concrete) distribution GS(s, λ) of the coordinates.
 
     A draw is :math:`\gamma = \mathrm{softmax}((\log s + G) / \lambda)` with Gumbel noise :math:`G`,
     and
@@ -104,9 +104,14 @@ class GumbelSoftmax(TorchDistribution):
         """Probability of every corner to have the largest weight."""
         return torch.softmax(self.logits, dim=-1)
 
+    @property
+    def median(self) -> Tensor:
+        """The coordinates that the median noise leads to."""
+        return coordinates_of(self.logits) / self.temperature.unsqueeze(-1)
+
 
 class Corner(GumbelSoftmax):
-    r"""The law of a corner, :math:`P(k) = s_k / \sum_j s_j`, with a relaxation to draw it.
+    r"""The distribution of a corner, :math:`P(k) = s_k / \sum_j s_j`, with a relaxation to draw it.
 
     The coordinates are those of `GumbelSoftmax`; what counts is which weight is the largest, and
     divergences are those of that. So the temperature decides how gradients are estimated, and
@@ -115,7 +120,7 @@ class Corner(GumbelSoftmax):
 
 
 class Dirichlet(TorchDistribution):
-    r"""The Dirichlet law of the coordinates.
+    r"""The Dirichlet distribution of the coordinates.
 
     .. math:: \log p(u) = \sum_k c_k \log\gamma_k - \log B(c)
 
@@ -151,6 +156,11 @@ class Dirichlet(TorchDistribution):
         smaller = -torch.empty_like(concentration).exponential_() / concentration
         return coordinates_of(torch._standard_gamma(concentration + 1).log() + smaller)
 
+    @property
+    def median(self) -> Tensor:
+        """The coordinates of the mean weights, which stand for the median."""
+        return coordinates_of(self.concentration.log())
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density of coordinates."""
         if self._validate_args:
@@ -161,14 +171,14 @@ class Dirichlet(TorchDistribution):
 
 def _kl_corner(q: Corner, p: Corner) -> Tensor:
     """Σ q log(q / p) over corners."""
-    log_q, log_p = (torch.log_softmax(law.logits, dim=-1) for law in (q, p))
+    log_q, log_p = (torch.log_softmax(fn.logits, dim=-1) for fn in (q, p))
     return (log_q.exp() * (log_q - log_p)).sum(-1)
 
 
 def _kl_dirichlet(q: Dirichlet, p: Dirichlet) -> Tensor:
     """Return the divergence of the points on the simplex, which is that of their coordinates."""
-    laws = (torch.distributions.Dirichlet(law.concentration, validate_args=False) for law in (q, p))
-    return torch.distributions.kl_divergence(*laws)
+    pair = (torch.distributions.Dirichlet(fn.concentration, validate_args=False) for fn in (q, p))
+    return torch.distributions.kl_divergence(*pair)
 
 
 _register: Any = register_kl

@@ -35,6 +35,12 @@ class LocScale(nn.Module):
         """The scale."""
         return self.log_scale.exp()
 
+    def fix_scale(self) -> None:
+        """Stop training the scale: only the location changes from now on."""
+        log_scale = self.log_scale.detach()
+        del self.log_scale
+        self.register_buffer("log_scale", log_scale)
+
     def normal(self) -> Any:
         """Return the normal distribution of independent elements with these parameters."""
         return LogScaleNormal(self.loc, self.log_scale).to_event(self.loc.dim())

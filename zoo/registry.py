@@ -1,9 +1,10 @@
 """The registry: every method of the zoo, by name.
 
-A method is a function decorated with `register`, alone in its file in `zoo.models`, or in a package
-that announces it through the entry-point group ``zoo.models``. Everything derived — the command
-line, the contract tests, the README table, the docs — reads this registry; adding a method edits
-nothing else.
+A method is a subclass of `zoo.network.method.Method` decorated with `register`, alone in its file in
+`zoo.models`, or in a package that announces it through the entry-point group ``zoo.models``.
+Everything derived — the command line, the contract tests, the README table, the docs — reads this
+registry; adding a method edits nothing else. Priors and guides register themselves when their
+modules are imported; `discover` imports all of them.
 """
 
 import fnmatch
@@ -15,14 +16,16 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zoo.errors import UnknownNameError, unknown_name
 
 if TYPE_CHECKING:
-    from zoo.network.bnn import BNN
+    from zoo.network.method import Method
 
-ENTRY_POINT_GROUP = "zoo.models"
+#: Entry-point groups of plug-ins, and the packages whose files register themselves.
+ENTRY_POINT_GROUPS = ("zoo.models", "zoo.priors", "zoo.guides")
+PACKAGES = ("zoo.priors", "zoo.models", "guides")
 
 Task = Literal["regression", "classification", "counts"]
 TASKS: tuple[Task, ...] = ("regression", "classification", "counts")
@@ -74,10 +77,9 @@ class Entry:
     Attributes
     ----------
     name
-        How users call it: the name of the builder.
-    builder
-        Returns the Pyro model: ``builder(net, likelihood, **options)``, see
-        `zoo.network.bnn.BNNOptions`.
+        How users call it: the name of the class in snake case, without ``Method``.
+    method
+        The class.
     priors
         Default priors by slot pattern.
     recipe
@@ -90,8 +92,6 @@ class Entry:
         What it reaches on a conjugate linear regression with a Gaussian prior: ``exact`` (means and
         standard deviations of the posterior), ``mean_field`` (means exact, standard deviations
         those of the best factorised posterior), ``mean_only`` or ``point``.
-    truth
-        How its ground truth is obtained: ``nuts``, ``exact`` or ``brute_force``.
     small_problem
         Values of the configuration that make a problem on which NUTS is affordable.
     analytic_kl
@@ -105,23 +105,27 @@ class Entry:
     """
 
     name: str
-    builder: Callable[..., "BNN"] = field(repr=False)
+    method: "type[Method]" = field(repr=False)
     priors: Mapping[str, str]
     recipe: Recipe
     reference: str
     tasks: tuple[Task, ...] = TASKS
     linear: bool = False
     exactness: Literal["exact", "mean_field", "mean_only", "point"] = "mean_field"
-    truth: Literal["nuts", "exact", "brute_force"] = "brute_force"
     small_problem: Mapping[str, Any] = field(default_factory=lambda: dict(SMALL_PROBLEM))
     analytic_kl: bool = True
     compresses: bool = False
     expected_failures: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def options(self) -> Any:
+        """The settings of the method itself, a pydantic model."""
+        return self.method.options
+
+    @property
     def documentation(self) -> str:
         """The docstring of the method's module: the model in words and formulas."""
-        module = importlib.import_module(self.builder.__module__)
+        module = importlib.import_module(self.method.__module__)
         return inspect.getdoc(module) or ""
 
     @property
@@ -134,31 +138,42 @@ class Entry:
 _ENTRIES: dict[str, Entry] = {}
 
 
-def register(**fields: Any) -> Callable[[Callable[..., "BNN"]], Callable[..., "BNN"]]:
+T = TypeVar("T", bound="type[Method]")
+
+
+def register(**fields: Any) -> Callable[[T], T]:
     """Add a method to the zoo; the keywords are the fields of `Entry`."""
 
-    def decorate(builder: Callable[..., "BNN"]) -> Callable[..., "BNN"]:
-        entry = Entry(name=builder.__name__, builder=builder, **fields)
-        known = _ENTRIES.get(entry.name)
-        if known is not None and known.builder.__module__ != builder.__module__:
+    def decorate(method: T) -> T:
+        name = method_name(method.__name__)
+        known = _ENTRIES.get(name)
+        if known is not None and known.method.__module__ != method.__module__:
             raise ValueError(
-                f"the method {entry.name!r} of {builder.__module__} is already registered by "
-                f"{known.builder.__module__}"
+                f"the method {name!r} of {method.__module__} is already registered by "
+                f"{known.method.__module__}"
             )
-        _ENTRIES[entry.name] = entry
-        return builder
+        _ENTRIES[name] = Entry(name=name, method=method, **fields)
+        method.priors = _ENTRIES[name].priors
+        return method
 
     return decorate
 
 
+def method_name(class_name: str) -> str:
+    """Return the name of a method from that of its class: SparseVDMethod is sparse_vd."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", class_name.removesuffix("Method"))
+    return words.lower()
+
+
 @functools.cache
-def _discover() -> None:
-    """Import every file of `zoo.models` and every plug-in, so that they register themselves."""
-    package = importlib.import_module("zoo.models")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"zoo.models.{module.name}")
-    for plugin in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        plugin.load()
+def discover() -> None:
+    """Import every method, prior and guide, plug-ins included, so that they register themselves."""
+    for package in map(importlib.import_module, PACKAGES):
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    for group in ENTRY_POINT_GROUPS:
+        for plugin in importlib.metadata.entry_points(group=group):
+            plugin.load()
 
 
 def list_models(pattern: str = "*", *, task: str | None = None) -> list[str]:
@@ -171,7 +186,7 @@ def list_models(pattern: str = "*", *, task: str | None = None) -> list[str]:
     task
         Only methods that can be used for this task.
     """
-    _discover()
+    discover()
     if task is not None and task not in TASKS:
         raise unknown_name("task", task, TASKS)
     return sorted(
@@ -189,7 +204,7 @@ def get(name: str) -> Entry:
     UnknownNameError
         If there is none.
     """
-    _discover()
+    discover()
     if name not in _ENTRIES:
         raise unknown_name("method", name, _ENTRIES)
     return _ENTRIES[name]

@@ -300,8 +300,8 @@ class _Work:
     def metadata(self) -> dict[str, Any]:
         """Return what a reader of the network needs to know."""
         config, schema = self.fitted.config, self.fitted.schema
-        figures = self.fitted.assembly.guide.figures()
-        chosen = {"complexity": figures["complexity"]} if "complexity" in figures else {}
+        metrics = self.fitted.assembly.guide.metrics()
+        chosen = {"complexity": metrics["complexity"]} if "complexity" in metrics else {}
         return chosen | {
             "method": config.method,
             "task": schema.task,

@@ -1,8 +1,9 @@
 """From a configuration to a model and a guide: the one place where the pieces meet."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,6 +97,7 @@ def assemble(
         priors=config.priors,
         num_data=num_data,
         bayesian=config.bayesian,
+        options=config.options,
         autocast=config.autocast,
     )
     check_network(model, torch.zeros(2, *schema.input_shape, dtype=dtype), num_classes)
@@ -107,12 +109,9 @@ def assemble(
 
 def build_guide(model: BNN, name: str, init_scale: float) -> Guide:
     """Return the guide that a name stands for."""
-    builders: dict[str, Callable[..., Guide]] = {
-        "factorised": model.guide,
-        "full_rank": model.full_rank_guide,
-        "linear": model.linear_guide,
-    }
-    return builders[name](init_scale=init_scale)
+    if name == "full_rank":
+        return model.method.full_rank_guide(model, init_scale)
+    return model.method.guide(model, init_scale)
 
 
 def start_seed(config: RunConfig) -> int:
@@ -142,6 +141,7 @@ def create(
     num_data: int,
     priors: Mapping[str, PriorSource] | None = None,
     bayesian: tuple[str, ...] | None = None,
+    options: Mapping[str, Any] | None = None,
     autocast: bool = False,
 ) -> BNN:
     """Return the Pyro model of a method for any torch network.
@@ -160,6 +160,8 @@ def create(
         Priors by slot pattern; they come before the method's own.
     bayesian
         Patterns of the parameters that get a posterior.
+    options
+        Settings of the method and of its guide, by name; ``zoo show`` lists them.
     autocast
         Whether the network computes in bfloat16.
 
@@ -171,7 +173,7 @@ def create(
     >>> guide = model.guide(init_scale=0.01)
     """
     built = parse_likelihood(likelihood) if isinstance(likelihood, str) else likelihood
-    return get(name).builder(
+    return get(name).method(options).model(
         net, built, priors=priors, num_data=num_data, bayesian=bayesian, autocast=autocast
     )
 
@@ -196,7 +198,7 @@ def check_network(model: BNN, x: Tensor, num_classes: int | None) -> None:
             f"the noise {silent[0]!r} has no effect: the network does not call that module. "
             "Choose the slots with bayesian=."
         )
-    model.check(x)
+    model.method.check(model, x)
 
 
 def choose_threads(model: BNN, recipe: Recipe) -> int:

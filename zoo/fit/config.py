@@ -1,5 +1,6 @@
 """`RunConfig`: everything that decides a run, validated once, written to ``config.yaml``."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ class RunConfig(BaseModel):
     priors: dict[str, Any] = Field(default_factory=dict)
     bayesian: tuple[str, ...] | None = None
     guide: Literal["factorised", "full_rank", "linear"] = "factorised"
+    options: dict[str, Any] = Field(default_factory=dict)
 
     seed: int = Field(0, ge=0, lt=2**63)
     start: int = Field(0, ge=0)
@@ -82,6 +84,36 @@ class RunConfig(BaseModel):
         from zoo.priors import parse_priors
 
         return {pattern: str(prior) for pattern, prior in parse_priors(priors).items()}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _new_spellings(cls, values: Any) -> Any:
+        """Move what an earlier spelling had elsewhere to the options."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        moved: dict[str, dict[str, Any]] = {}
+        if values.get("priors"):
+            from zoo.priors import parse_priors
+
+            for pattern, prior in parse_priors(values["priors"]).items():
+                for name, value in prior.options:
+                    moved.setdefault(name, {})[pattern] = value
+        options = dict(values.get("options") or {})
+        for name, by_pattern in moved.items():
+            if isinstance(options.get(name, {}), Mapping):
+                options[name] = by_pattern | dict(options.get(name, {}))
+        if values.get("guide") == "linear":
+            values["guide"] = "factorised"
+            options.setdefault("knots", 2)
+            warnings.warn(
+                "the guide 'linear' is now the option knots=2 of the method hypernetwork.",
+                FutureWarning,
+                stacklevel=2,
+            )
+        if options:
+            values["options"] = options
+        return values
 
     @model_validator(mode="after")
     def _one_precision(self) -> "RunConfig":

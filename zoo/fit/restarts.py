@@ -80,7 +80,7 @@ def run_restarts(
             config.model_copy(update={"start": start, "restarts": 0}),
             prepared.source,
             prepared.net,
-            assembly.entry.builder.__module__,
+            assembly.entry.method.__module__,
             None if directory is None else directory.path.absolute(),
         )
         for start in wanted
@@ -163,7 +163,7 @@ def _choose_executor(
     executor: Executor | str | None, assembly: Assembly, net: nn.Module | None
 ) -> Executor | str:
     """Return where restarts run: in this process if they could not be sent, or use all of it."""
-    sendable = _can_be_sent(net) and assembly.entry.builder.__module__ != "__main__"
+    sendable = _can_be_sent(net) and assembly.entry.method.__module__ != "__main__"
     if isinstance(executor, str) and executor.startswith("processes") and not sendable:
         raise ConfigError(
             f"the executor {executor!r} cannot be used: the network or the method is defined in "

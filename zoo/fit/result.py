@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from guides.hypernetwork import Hypernetwork
+from guides.hypernetwork import HypernetworkGuide
 from zoo.data import Dataset, Schema
 from zoo.errors import ConfigError, DataError
 from zoo.fit.build import DTYPES, PREDICT_STREAM, Assembly
@@ -133,7 +133,7 @@ class Fitted:
             The data of the fit, if it was loaded and its network has batch normalisation.
         """
         guide = self.assembly.guide
-        if not isinstance(guide, Hypernetwork):
+        if not isinstance(guide, HypernetworkGuide):
             raise ConfigError(
                 f"{self.config.method!r} was trained for one complexity. Fit 'hypernetwork' to "
                 "choose it afterwards."
@@ -298,7 +298,7 @@ class Fitted:
         if view is None:
             raise ConfigError(
                 "no weight of this fit has a codebook. Fit the method 'quantized', or give a prior "
-                "like '*.weight=Quantizing([-0.2, 0, 0.2], size=fitted)'."
+                "like '*.weight=Quantized([-0.2, 0, 0.2], size=fitted)'."
             )
         return view.network(self.assembly.model.net)
 
@@ -337,7 +337,7 @@ class Fitted:
                 scores = self._score(X, y, values)
                 metrics |= {f"{part}.{name}": score for name, score in scores.items()}
         model, guide = self.assembly.model, self.assembly.guide
-        metrics |= self._quantized_metrics(dataset) | guide.figures()
+        metrics |= self._quantized_metrics(dataset) | guide.metrics()
         return metrics | {
             "elbo": estimate_elbo(model, guide, *training_tensors(self.assembly, dataset)),
             "kl": total_divergence(model, guide, num_samples=16),
@@ -367,14 +367,14 @@ class Fitted:
         """
         model = self.assembly.model
         kept_the_last = not self.config.validation_fraction
-        return model.loss_is_elbo and kept_the_last and not tracked_layers(model.net)
+        return model.method.loss_is_elbo(model) and kept_the_last and not tracked_layers(model.net)
 
     def elbo_gains(self, dataset: Dataset) -> dict[str, Array]:
         """Return what moves of the posterior would add to the ELBO, empty where it is not known.
 
         What was computed and not trained, or is held back by a bound, is not asked either.
         """
-        held = len(self.losses) == 0 or self.assembly.model.is_constrained
+        held = len(self.losses) == 0 or self.assembly.model.is_bounded
         if held or not self.loss_is_elbo:
             return {}
         found = elbo_gains(

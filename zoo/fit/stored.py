@@ -36,7 +36,7 @@ def read_fitted(path: str | Path, *, net: nn.Module | None = None) -> Fitted:
     assembly = assemble(config, schema, num_data=int(num_data), net=net)
     for part, module in (("model.", assembly.model), ("guide.", assembly.guide)):
         try:
-            module.load_state_dict(_under(part, tensors))
+            _load(module, _under(part, tensors))
         except RuntimeError as error:
             raise StoreError(
                 f"{str(directory.path / store.GUIDE)!r} does not fit its configuration: "
@@ -64,6 +64,25 @@ def write_fitted(fitted: Fitted, directory: RunDirectory) -> None:
         | {"losses": fitted.losses},
         {"num_data": assembly.model.num_data, "seconds": fitted.seconds},
     )
+
+
+#: Numbers of priors that earlier versions stored although they follow from the configuration, and
+#: buffers that earlier versions did not have.
+_CONSTANTS = {
+    *("zero", "one", "one_half", "global_rate", "low", "high", "temperature", "logits"),
+    *("concentration", "loc", "scale"),
+}
+_NEW = {"complexity.chosen"}
+
+
+def _load(module: nn.Module, state: dict[str, Tensor]) -> None:
+    """Load a state of this version, or of an earlier one."""
+    known = module.state_dict()
+    for key in [key for key in state if key not in known]:
+        if key.startswith("programs.") and key.rpartition(".")[2] in _CONSTANTS:
+            del state[key]
+    missing = {key: known[key] for key in _NEW if key in known and key not in state}
+    module.load_state_dict(state | missing)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

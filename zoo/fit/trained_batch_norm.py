@@ -13,7 +13,7 @@ from zoo.infer.predict.draws import Draws, Prediction, draw_posterior, predictiv
 from zoo.infer.predict.outputs import network_outputs
 from zoo.infer.svi.schedule import batch_rows
 from zoo.likelihoods import Bernoulli, Categorical, parse_likelihood
-from zoo.models.stochastic_batch_norm import NUM_BATCHES, StochasticBatchNorm
+from zoo.models.stochastic_batch_norm import NUM_BATCHES, StochasticBatchNormNetwork
 from zoo.network.bnn import BNN
 from zoo.network.nets.normalised import has_batch_norm
 
@@ -117,7 +117,7 @@ def stochastic_batch_norm(
         likelihood=meaning.to(like),
         num_data=num_rows,
     )
-    assert isinstance(model, StochasticBatchNorm)
+    assert isinstance(model, StochasticBatchNormNetwork)
     guide = model.guide(init_scale=1.0).to(like.device)
     batches = _cut(x, batch_size, seed) if isinstance(x, Tensor) else _alike(x)
     model.to(like.device).match(guide, islice(batches, num_batches))

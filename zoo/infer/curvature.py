@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributions import Distribution, StudentT, kl_divergence
 from torch.func import grad, jacrev, jvp, vmap
 
-from guides.laplace import Laplace
+from guides.laplace import LaplaceGuide
 from zoo.errors import ConfigError
 from zoo.infer.predict.draws import observation_distribution
 from zoo.network.bnn import BNN
@@ -32,7 +32,7 @@ CHUNK_NUMBERS = 2**24
 
 
 @torch.no_grad()
-def gauss_newton(model: BNN, guide: Laplace, x: Tensor, *, diagonal: bool) -> Tensor:
+def gauss_newton(model: BNN, guide: LaplaceGuide, x: Tensor, *, diagonal: bool) -> Tensor:
     """Return the curvature of the negative log likelihood of all rows, in float64.
 
     Parameters
@@ -56,7 +56,7 @@ def gauss_newton(model: BNN, guide: Laplace, x: Tensor, *, diagonal: bool) -> Te
     return total
 
 
-def output_jacobians(model: BNN, guide: Laplace, x: Tensor) -> tuple[Tensor, Tensor]:
+def output_jacobians(model: BNN, guide: LaplaceGuide, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return what the likelihood sees at the mode, and its derivatives by the unknowns.
 
     Shapes are ``(rows, outputs)`` and ``(rows, outputs, unknowns)``; a noise that is Bayesian is
@@ -85,7 +85,7 @@ def along(function: Callable[[Any], Tensor], point: Any, step: Any) -> tuple[Ten
 
 
 @torch.no_grad()
-def prior_curvature(model: BNN, guide: Laplace) -> Tensor:
+def prior_curvature(model: BNN, guide: LaplaceGuide) -> Tensor:
     """Return the second derivatives of the negative log prior, in float64.
 
     Elements must be independent under the prior (see `require_independent`), so that the Hessian is
@@ -108,7 +108,7 @@ def require_independent(model: BNN) -> None:
 
 
 @torch.no_grad()
-def log_joint(model: BNN, guide: Laplace, x: Tensor, y: Tensor) -> float:
+def log_joint(model: BNN, guide: LaplaceGuide, x: Tensor, y: Tensor) -> float:
     """Return the log joint of all rows at the mode, in unconstrained space."""
     model.eval()
     values = _slots(model, guide, guide.mode)
@@ -122,13 +122,13 @@ def log_joint(model: BNN, guide: Laplace, x: Tensor, y: Tensor) -> float:
     return total
 
 
-def _slots(model: BNN, guide: Laplace, flat: Tensor) -> dict[str, Tensor]:
+def _slots(model: BNN, guide: LaplaceGuide, flat: Tensor) -> dict[str, Tensor]:
     sites, _ = guide.constrained(flat)
     with pyro.validation_enabled(False), poutine.block(), poutine.condition(data=sites):
         return model.sample_slots()
 
 
-def _log_prior(model: BNN, guide: Laplace, flat: Tensor) -> Tensor:
+def _log_prior(model: BNN, guide: LaplaceGuide, flat: Tensor) -> Tensor:
     sites, corrections = guide.constrained(flat)
     with pyro.validation_enabled(False):
         conditioned = poutine.condition(model.sample_slots, data=sites)

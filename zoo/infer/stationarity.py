@@ -31,8 +31,9 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
-from guides.base import Guide
-from guides.mean_field import NormalPosterior, SitePosterior
+from guides.base import Composite, Guide
+from guides.full_rank import FullRank
+from guides.slot import LocScale
 from zoo.infer.normalisation import statistics_of_draws
 from zoo.infer.predict.draws import Draws, log_likelihood, site_log_priors, slots_of
 from zoo.infer.predict.outputs import network_outputs
@@ -100,8 +101,16 @@ def elbo_gains(
 
 def _is_gaussian(guide: Guide) -> bool:
     """Tell whether all sites are normal in unconstrained space; a full-rank guide is."""
-    sites = [module for module in guide.modules() if isinstance(module, SitePosterior)]
-    return all(isinstance(site, NormalPosterior) for site in sites)
+    parts = guide.by_name().values() if isinstance(guide, Composite) else [guide]
+    sites = [module for part in parts for module in part.modules() if hasattr(module, "log_scale")]
+    return all(isinstance(site, LocScale) for site in sites) and all(
+        _has_scales(part) for part in parts
+    )
+
+
+def _has_scales(part: Guide) -> bool:
+    """Tell families with other parameters than locations and scales apart."""
+    return isinstance(part, FullRank) or any(isinstance(m, LocScale) for m in part.modules())
 
 
 class _Density:

@@ -9,7 +9,7 @@ training rows fit the weights of the network, the other half the scores :math:`\
 
 Every step moves both, each by the gradient of its own rows with the other one held fixed (the
 first-order variant). The penalty of the scores is the weight decay of the publication, read as a
-prior :math:`\alpha \sim N(0, \tau^2)`; ``--prior '*.structure=SoftmaxStructure(scale=3)'`` weakens
+prior :math:`\alpha \sim N(0, \tau^2)`; ``--prior '*.structure=Darts(scale=3)'`` weakens
 it.
 
 Use it as the baseline that `gumbel_softmax_structure` is held against. Networks are those of that
@@ -23,48 +23,98 @@ Half of the rows are not seen by the weights.
 Reference: Liu, Simonyan and Yang (2019), *DARTS: Differentiable Architecture Search*, ICLR.
 """
 
-from typing import Unpack
+from collections.abc import Sequence
+from typing import ClassVar
 
-from torch import nn
+import pyro
+import torch
+from pyro.distributions import Normal
+from torch import Tensor, nn
+from torch.distributions import constraints
 
-from guides.base import Guide
+from guides.base import Composite, Guide
+from guides.darts import DartsGuide
 from zoo.errors import ConfigError
-from zoo.likelihoods import Likelihood
-from zoo.models.gumbel_softmax_structure import StructureBNN
-from zoo.network.bnn import BNNOptions
+from zoo.models.gumbel_softmax_structure import _StructurePrior, require_structure
+from zoo.network.bnn import BNN
+from zoo.network.method import Method
 from zoo.network.nets.graph import with_choices
 from zoo.registry import Recipe, register
 
-PRIORS = {"*.structure": "SoftmaxStructure(scale=1)"}
+
+class Darts(_StructurePrior):
+    r"""Normal scores of primitives, :math:`\gamma = \mathrm{softmax}(\alpha)`, fitted as a point.
+
+    .. math:: \alpha_k \sim N(\log s_k - \lambda_n n_k, \tau^2)
+
+    Parameters
+    ----------
+    scale
+        :math:`\tau`.
+    s, penalty
+        As for `zoo.models.gumbel_softmax_structure.GumbelSoftmaxStructure`.
+    """
+
+    scale: float = 1.0
+    s: tuple[float, ...] = ()
+    penalty: float = 0.0
+
+    ranges: ClassVar[dict[str, constraints.Constraint]] = {
+        "scale": constraints.interval(1e-6, 1e6),
+        "penalty": constraints.interval(0.0, 1e6),
+    }
+    old_names: ClassVar[tuple[str, ...]] = ("SoftmaxStructure",)
+
+    loc: Tensor
+
+    def setup(self) -> None:
+        """Make the prior means of the scores."""
+        self.register_buffer("loc", self.log_favours(), persistent=False)
+
+    def model(self) -> Tensor:
+        """Sample the scores; the network mixes primitives by their softmax."""
+        prior = Normal(self.loc, self.number(self.scale)).to_event(1)
+        alpha = pyro.sample(self.site("logits"), prior)
+        return torch.softmax(alpha, dim=-1)
+
+    def guide(self, init_scale: float) -> Guide:
+        """Return scores that are a point, and start at the prior's."""
+        return DartsGuide(self.slot.name, self.loc)
 
 
-class DartsBNN(StructureBNN):
-    """A network of points, whose structure is fitted to rows of its own."""
+@register(
+    priors={"*.structure": "Darts(scale=1)"},
+    recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.0, init_scale=0.05),
+    reference="Liu, Simonyan and Yang (2019), DARTS: Differentiable Architecture Search",
+    exactness="mean_field",
+    analytic_kl=True,
+)
+class DartsMethod(Method):
+    """Scores of primitives with a normal prior, weights as points, two levels of rows."""
 
-    has_posterior = False
-    loss_is_elbo = False  # rows are split between two objectives
+    has_posterior: ClassVar[bool] = False
 
-    @property
-    def upper_slots(self) -> list[str]:
-        """The structure."""
-        return [name for name, slot in self.slots.items() if slot.layer == "structure"]
+    def prepared(self, net: nn.Module) -> nn.Module:
+        """Turn the activation functions of a stack of layers into choices."""
+        return with_choices(net)
 
-    def full_rank_guide(self, *, init_scale: float) -> Guide:
+    def check(self, model: BNN, x: Tensor) -> None:
+        """Refuse a network in which there is nothing to choose."""
+        require_structure(model)
+
+    def upper_parameters(self, model: BNN, guide: Guide) -> Sequence[nn.Parameter]:
+        """Return the structure, which has rows of its own."""
+        assert isinstance(guide, Composite)
+        names = [name for name, slot in model.slots.items() if slot.layer == "structure"]
+        return [parameter for name in names for parameter in guide[name].parameters()]
+
+    def loss_is_elbo(self, model: BNN) -> bool:
+        """It is not: rows are split between two objectives."""
+        return False
+
+    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
         """Refuse: a point has no correlations."""
         raise ConfigError(
             "the method 'darts' fits points and takes no guide 'full_rank'. Use "
             "gumbel_softmax_structure for a posterior."
         )
-
-
-@register(
-    priors=PRIORS,
-    recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.0, init_scale=0.05),
-    reference="Liu, Simonyan and Yang (2019), DARTS: Differentiable Architecture Search",
-    exactness="mean_field",
-    truth="brute_force",
-    analytic_kl=True,
-)
-def darts(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> DartsBNN:
-    """Build the model: scores of primitives with a normal prior, weights as points."""
-    return DartsBNN(with_choices(net), likelihood, default_priors=PRIORS, **options)

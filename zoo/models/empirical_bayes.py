@@ -29,25 +29,84 @@ Titsias and Lázaro-Gredilla (2014), *Doubly Stochastic Variational Bayes for no
 Inference*, ICML.
 """
 
-from typing import Unpack
+from typing import ClassVar
 
-from torch import nn
+import pyro
+import torch
+from torch import Tensor
 
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions
+from guides.base import Guide
+from guides.empirical_bayes import EmpiricalBayesGuide
+from zoo.distributions import EmpiricalBayesNormal
+from zoo.network.method import Method
+from zoo.priors import SlotPrior
 from zoo.registry import Recipe, register
 
-PRIORS = {"*": "EmpiricalBayes()"}
+
+class EmpiricalBayes(SlotPrior):
+    r"""A normal prior whose variances are fitted to the posterior, weight by weight.
+
+    .. math:: w_k \sim N(0, s_k^2), \quad s_k^2 = \sigma_k^2 + \mu_k^2
+
+    The variance is the one that maximises the ELBO for a posterior :math:`N(\mu_k, \sigma_k^2)`,
+    and the divergence is then :math:`\frac12 \log(1 + \mu_k^2 / \sigma_k^2)`. Until it is fitted
+    it is standard normal.
+
+    References
+    ----------
+    Kharitonov, Molchanov and Vetrov (2018), *Variational Dropout via Empirical Bayes*.
+    """
+
+    is_fitted: ClassVar[bool] = True  # type: ignore[misc]
+
+    guide_loc: Tensor
+    guide_scale: Tensor
+
+    def setup(self) -> None:
+        """Make the moments of the posterior, from which the variances follow."""
+        self.register_buffer("guide_loc", torch.zeros_like(self.slot.value))
+        self.register_buffer("guide_scale", torch.ones_like(self.slot.value))
+
+    def model(self) -> Tensor:
+        """Sample the weights."""
+        weights: Tensor = pyro.sample(self.slot.name, self.elements(self.normal()))
+        return weights
+
+    def guide(self, init_scale: float) -> Guide:
+        """Gaussian weights, which the prior follows."""
+        return EmpiricalBayesGuide(self.slot.name, self.slot.value, init_scale=init_scale)
+
+    def before_training(self, guide: Guide) -> None:
+        """Fit the prior to the start of the posterior."""
+        self.after_update(guide)
+
+    def after_update(self, guide: Guide) -> None:
+        """Take the best parameters for the current posterior.
+
+        At the optimum the gradient of the divergence in them is zero, so none needs to flow
+        (envelope theorem).
+        """
+        w = getattr(guide, "w", None)
+        if w is not None:
+            self.fit(w.loc.detach(), w.log_scale.detach().exp())
+
+    @torch.no_grad()
+    def fit(self, loc: Tensor, scale: Tensor) -> None:
+        """Take over the moments of the posterior."""
+        self.guide_loc.copy_(loc)
+        self.guide_scale.copy_(scale)
+
+    def normal(self) -> EmpiricalBayesNormal:
+        """Return the normal with the variances that fit."""
+        return EmpiricalBayesNormal(self.guide_loc, self.guide_scale)
 
 
 @register(
-    priors=PRIORS,
+    priors={"*": "EmpiricalBayes()"},
     # The mean moves by the standard deviation times a step of gamma: a small start would be slow.
     recipe=Recipe(num_steps=3000, batch_size=128, lr=2e-2, kl_warmup=0.25, init_scale=0.05),
     reference="Kharitonov, Molchanov and Vetrov (2018), Variational Dropout via Empirical Bayes",
-    truth="exact",
     compresses=True,
 )
-def empirical_bayes(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
-    """Build the model: normal priors with fitted variances on every weight and bias."""
-    return BNN(net, likelihood, default_priors=PRIORS, **options)
+class EmpiricalBayesMethod(Method):
+    """Normal priors with fitted variances on every weight and bias."""

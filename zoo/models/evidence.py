@@ -27,22 +27,24 @@ Reference: MacKay (1992), *Bayesian Interpolation*, Neural Computation.
 """
 
 import math
-from typing import Any, Unpack
+from typing import Any, ClassVar
 
 import numpy as np
+import pyro
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from guides.base import Guide
-from guides.laplace import Laplace
+from guides.laplace import LaplaceGuide
 from zoo.errors import ConfigError
 from zoo.infer.curvature import output_jacobians
 from zoo.infer.evidence import Array, LinearModel, best_noise_precision
-from zoo.likelihoods import Gaussian, Likelihood, spell
-from zoo.network.bnn import BNN, BNNOptions, TrainingRows
+from zoo.likelihoods import Gaussian, spell
+from zoo.network.bnn import BNN
+from zoo.network.lifecycle import TrainingRows
+from zoo.network.method import Method
+from zoo.priors.plain import PlainPrior
 from zoo.registry import Recipe, register
-
-PRIORS = {"*": "Normal(0, 1)"}
 
 MAX_UNKNOWNS = 4000
 #: Rows of derivatives that are computed at once.
@@ -51,55 +53,83 @@ CHUNK_ROWS = 1024
 LINEAR_TOLERANCE = 1e-3
 
 
-class EvidenceBNN(BNN):
-    """A model that is linear in its parameters, with the exact posterior as its guide."""
+class EvidenceNetwork(BNN):
+    """A model that is linear in its weights."""
 
-    is_exact = True
+    def sample_slots(self) -> dict[str, Tensor]:
+        r"""Draw every weight, :math:`w_i \sim N(m_i, s_i^2)`."""
+        weights = {}
+        for name in self.slots:
+            prior = self.prior(name)
+            if not isinstance(prior, PlainPrior):  # refused before the fit
+                return super().sample_slots()
+            weights[name] = pyro.sample(name, prior.distribution())
+        return weights
 
-    def guide(self, *, init_scale: float) -> Laplace:
-        """Return a guide that starts at the network's weights; `finish` makes it exact."""
-        return Laplace(super().guide(init_scale=init_scale).by_name())
 
-    def full_rank_guide(self, *, init_scale: float) -> Laplace:
+@register(
+    priors={"*": "Normal(0, 1)"},
+    recipe=Recipe(num_steps=1, batch_size=128, kl_warmup=0.0, init_scale=1e-3),
+    tasks=("regression",),
+    linear=True,
+    reference="MacKay (1992), Bayesian Interpolation",
+    exactness="exact",
+    analytic_kl=True,
+    expected_failures={
+        "seed_reproduces": "the posterior is exact: another seed does not change it",
+        "beats_the_prior": "the posterior is exact however few steps are asked for",
+    },
+)
+class EvidenceMethod(Method):
+    """Standard normal priors on every weight and bias; the guide is the exact posterior."""
+
+    network = EvidenceNetwork
+    takes_steps: ClassVar[bool] = False  # type: ignore[misc]
+
+    def guide(self, model: BNN, init_scale: float) -> Guide:
+        """Return a guide that starts at the network's weights; `after_training` makes it exact."""
+        return LaplaceGuide(model.factorised_guide(init_scale).by_name())
+
+    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
         """Return the same: the exact posterior has all correlations."""
-        return self.guide(init_scale=init_scale)
+        return self.guide(model, init_scale)
 
-    def check(self, x: Tensor) -> None:
+    def check(self, model: BNN, x: Tensor) -> None:
         """Refuse what has no closed form."""
-        size = sum(slot.value.numel() for slot in self.slots.values())
+        size = sum(slot.value.numel() for slot in model.slots.values())
         if size > MAX_UNKNOWNS:
             raise ConfigError(
                 f"the method 'evidence' takes at most {MAX_UNKNOWNS} unknowns. Got {size}."
             )
-        if not isinstance(self.likelihood, Gaussian) or self.likelihood.heteroscedastic:
+        if not isinstance(model.likelihood, Gaussian) or model.likelihood.heteroscedastic:
             raise ConfigError(
                 "the method 'evidence' needs a Gaussian likelihood with one noise: gaussian, or "
-                f"gaussian(noise=0.1). Got {spell(self.likelihood)}."
+                f"gaussian(noise=0.1). Got {spell(model.likelihood)}."
             )
-        self._check_priors()
-        if not self._is_linear(x):
+        self._check_priors(model)
+        if not self._is_linear(model, x):
             raise ConfigError(
                 "the method 'evidence' needs a network that is linear in its weights: use "
                 "--net linear or --net polynomial:3, or else the method 'laplace'."
             )
 
-    def _check_priors(self) -> None:
-        names = [*dict(self.net.named_parameters()), *self.slots]
+    def _check_priors(self, model: BNN) -> None:
+        names = [*dict(model.net.named_parameters()), *model.slots]
         for slot in names:
-            prior = self.priors.get(slot)
+            prior = model.priors.get(slot)
             known = prior is not None and prior.name == "Normal" and slot != "noise"
-            if not known or not all(isinstance(v, float) for v in self._arguments(slot)):
+            if not known or not all(isinstance(v, float) for v in self._arguments(model, slot)):
                 raise ConfigError(
                     "the method 'evidence' needs a prior Normal(loc, scale) with numbers on every "
                     f"weight, and none on the noise. Slot {slot!r} has {prior or 'no prior'}."
                 )
 
-    def _arguments(self, slot: str) -> tuple[Any, Any]:
-        arguments = self.priors[slot].arguments
+    def _arguments(self, model: BNN, slot: str) -> tuple[Any, Any]:
+        arguments = model.priors[slot].arguments
         return arguments["loc"], arguments["scale"]
 
     @torch.no_grad()
-    def _is_linear(self, x: Tensor) -> bool:
+    def _is_linear(self, model: BNN, x: Tensor) -> bool:
         """Try f(a + b) + f(0) = f(a) + f(b) for random weights and inputs."""
         generator = torch.Generator().manual_seed(0)
 
@@ -107,28 +137,28 @@ class EvidenceBNN(BNN):
             return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
         rows = random(x.expand(8, *x.shape[1:]) if len(x) == 1 else x)
-        first, second = ({n: random(s.value) for n, s in self.slots.items()} for _ in range(2))
+        first, second = ({n: random(s.value) for n, s in model.slots.items()} for _ in range(2))
         both = {name: value + second[name] for name, value in first.items()}
         none = {name: torch.zeros_like(value) for name, value in first.items()}
-        gap = self.evaluate(both, rows) + self.evaluate(none, rows)
-        gap -= self.evaluate(first, rows) + self.evaluate(second, rows)
-        size = self.evaluate(first, rows).abs().max()
+        gap = model.evaluate(both, rows) + model.evaluate(none, rows)
+        gap -= model.evaluate(first, rows) + model.evaluate(second, rows)
+        size = model.evaluate(first, rows).abs().max()
         return bool(gap.abs().max() <= LINEAR_TOLERANCE * size)
 
     @torch.no_grad()
-    def finish(self, guide: Guide, rows: TrainingRows) -> None:
+    def after_training(self, model: BNN, guide: Guide, rows: TrainingRows) -> None:
         """Make the guide the exact posterior, and the noise the one with the largest evidence."""
-        if not isinstance(guide, Laplace):
+        if not isinstance(guide, LaplaceGuide):
             return
-        likelihood = self.likelihood
+        likelihood = model.likelihood
         assert isinstance(likelihood, Gaussian)
         guide.set_mode(torch.zeros_like(guide.mode))
         chunks = rows.x.split(CHUNK_ROWS)
-        parts = [output_jacobians(self, guide, chunk.to(guide.mode)) for chunk in chunks]
+        parts = [output_jacobians(model, guide, chunk.to(guide.mode)) for chunk in chunks]
         offset = torch.cat([f[:, 0] for f, _ in parts]).double().cpu().numpy()
         features = torch.cat([jacobian[:, 0] for _, jacobian in parts]).double().cpu().numpy()
         target = rows.y.double().cpu().numpy() - offset
-        center, precision = self._prior(guide)
+        center, precision = self._prior(model, guide)
         if likelihood.learned:
             best = best_noise_precision(features, target - features @ center, precision)
             likelihood.log_noise.fill_(-0.5 * math.log(best))
@@ -138,31 +168,12 @@ class EvidenceBNN(BNN):
         joint = exact.log_likelihood(exact.mean) + exact.log_prior(exact.mean)
         guide.set_precision(torch.as_tensor(exact.precision, device=guide.mode.device), joint)
 
-    def _prior(self, guide: Laplace) -> tuple[Array, Array]:
+    def _prior(self, model: BNN, guide: LaplaceGuide) -> tuple[Array, Array]:
         """Return mean and precision of every weight, in the order of the guide."""
         moments = [
             np.tile([loc, scale**-2], (site.loc.numel(), 1))
             for name, site in guide.sites().items()
-            for loc, scale in [self._arguments(name)]
+            for loc, scale in [self._arguments(model, name)]
         ]
         center, precision = np.concatenate(moments).T
         return center, precision
-
-
-@register(
-    priors=PRIORS,
-    recipe=Recipe(num_steps=1, batch_size=128, kl_warmup=0.0, init_scale=1e-3),
-    tasks=("regression",),
-    linear=True,
-    reference="MacKay (1992), Bayesian Interpolation",
-    exactness="exact",
-    truth="exact",
-    analytic_kl=True,
-    expected_failures={
-        "seed_reproduces": "the posterior is exact: another seed does not change it",
-        "beats_the_prior": "the posterior is exact however few steps are asked for",
-    },
-)
-def evidence(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
-    """Build the model: standard normal priors on every weight and bias."""
-    return EvidenceBNN(net, likelihood, default_priors=PRIORS, **options)

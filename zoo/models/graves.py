@@ -11,7 +11,7 @@ With the posterior fixed, the ELBO is largest for
     m = \frac1n \sum_i \mu_i, \quad v = \frac1n \sum_i [\sigma_i^2 + (\mu_i - m)^2], \qquad
     \mathrm{KL} = \tfrac12 \sum_i \log \frac{v}{\sigma_i^2}
 
-and the prior takes these values before every step. Weights are pruned by the density of their
+and the prior takes these values after every step. Weights are pruned by the density of their
 posterior at zero relative to its peak, :math:`\lambda_i = e^{-\mu_i^2 / 2\sigma_i^2} > 0.83`, that
 is a mean below 0.61 standard deviations. Biases, of which a layer has few, have standard normal
 priors.
@@ -27,24 +27,84 @@ conditions on the fitted one.
 Reference: Graves (2011), *Practical Variational Inference for Neural Networks*, NIPS.
 """
 
-from typing import Unpack
+from typing import ClassVar
 
-from torch import nn
+import pyro
+import torch
+from pyro.distributions import Normal
+from torch import Tensor
 
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions
+from guides.base import Guide
+from guides.graves import GravesGuide
+from zoo.distributions import graves_prior
+from zoo.network.method import Method
+from zoo.priors import SlotPrior
 from zoo.registry import Recipe, register
 
-PRIORS = {"*": "Normal(0, 1)", "*weight": "Graves()"}
+
+class Graves(SlotPrior):
+    r"""A normal prior whose mean and variance are fitted to the posterior, one of each per slot.
+
+    .. math:: w_i \sim N(m, v), \quad m = \frac1n \sum_i \mu_i, \quad
+        v = \frac1n \sum_i [\sigma_i^2 + (\mu_i - m)^2]
+
+    Until it is fitted it is standard normal.
+
+    References
+    ----------
+    Graves (2011), *Practical Variational Inference for Neural Networks*.
+    """
+
+    is_fitted: ClassVar[bool] = True  # type: ignore[misc]
+
+    prior_loc: Tensor
+    prior_scale: Tensor
+
+    def setup(self) -> None:
+        """Make mean and standard deviation."""
+        self.register_buffer("prior_loc", self.slot.value.new_zeros(()))
+        self.register_buffer("prior_scale", self.slot.value.new_ones(()))
+
+    def model(self) -> Tensor:
+        """Sample the weights."""
+        weights: Tensor = pyro.sample(self.slot.name, self.elements(self.normal()))
+        return weights
+
+    def guide(self, init_scale: float) -> Guide:
+        """Gaussian weights, which the prior follows."""
+        return GravesGuide(self.slot.name, self.slot.value, init_scale=init_scale)
+
+    def before_training(self, guide: Guide) -> None:
+        """Fit the prior to the start of the posterior."""
+        self.after_update(guide)
+
+    def after_update(self, guide: Guide) -> None:
+        """Take the best parameters for the current posterior.
+
+        At the optimum the gradient of the divergence in them is zero, so none needs to flow
+        (envelope theorem).
+        """
+        w = getattr(guide, "w", None)
+        if w is not None:
+            self.fit(w.loc.detach(), w.log_scale.detach().exp())
+
+    @torch.no_grad()
+    def fit(self, loc: Tensor, scale: Tensor) -> None:
+        """Take the mean and the spread of all weights together."""
+        mean, variance = graves_prior(loc, scale)
+        self.prior_loc.copy_(mean)
+        self.prior_scale.copy_(variance.sqrt())
+
+    def normal(self) -> Normal:
+        """Return the normal that fits best."""
+        return Normal(self.prior_loc, self.prior_scale)
 
 
 @register(
-    priors=PRIORS,
+    priors={"*": "Normal(0, 1)", "*weight": "Graves()"},
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.05),
     reference="Graves (2011), Practical Variational Inference for Neural Networks",
-    truth="exact",
     compresses=True,
 )
-def graves(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
-    """Build the model: fitted normal priors on weights, standard normal priors on biases."""
-    return BNN(net, likelihood, default_priors=PRIORS, **options)
+class GravesMethod(Method):
+    """Fitted normal priors on weights, standard normal priors on biases."""

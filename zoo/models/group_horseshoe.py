@@ -15,33 +15,123 @@ standard normal priors.
 
 Use it to find out how much of a network is needed, and to remove the rest. The default
 :math:`\tau_0 = 10^{-5}` is the published one and prunes hard; raise it with
-``--prior '*.weight=Horseshoe(scale=0.1)'`` when accuracy matters more than size.
+``--prior '*.weight=GroupHorseshoe(scale=0.1)'`` when accuracy matters more than size.
 
 Reference: Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*, NIPS.
 """
 
-from typing import Unpack
+import math
+from typing import ClassVar
 
-from torch import nn
+import pyro
+import torch
+from pydantic import Field
+from pyro.distributions import Gamma, InverseGamma, Normal
+from torch import Tensor
+from torch.distributions import constraints
 
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions
+from guides.base import Guide
+from guides.group_horseshoe import GroupHorseshoeGuide
+from zoo.network.method import Method
+from zoo.network.slots import Grouping
+from zoo.priors import Options, SlotPrior
 from zoo.registry import Recipe, register
 
-PRIORS = {"*": "Normal(0, 1)", "*weight": "Horseshoe(scale=1e-5, group=auto)"}
+
+class GroupHorseshoeOptions(Options):
+    """Settings of the guide."""
+
+    max_sd: float | None = Field(
+        None,
+        ge=1e-6,
+        le=1e6,
+        description="Bound of the posterior sds of the standardised weights. The publication sets "
+        "0.2 for the first layer of dense networks; without a bound more weights are pruned, "
+        "and the wrong ones.",
+    )
+
+
+class GroupHorseshoe(SlotPrior):
+    r"""Half-Cauchy scales, one per group and one per slot.
+
+    .. math::
+        w_{ij} = \tilde w_{ij} \tilde z_i s, \quad \tilde w_{ij} \sim N(0, 1), \quad
+        \tilde z_i \sim C^+(0, 1), \quad s \sim C^+(0, \tau_0)
+
+    Parameters
+    ----------
+    scale
+        The global scale :math:`\tau_0`: the smaller, the sparser.
+    group
+        Which weights share a scale.
+
+    References
+    ----------
+    Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*.
+    Carvalho, Polson and Scott (2010), *The horseshoe estimator for sparse signals*.
+    """
+
+    scale: float = 1e-5
+    group: Grouping = "auto"
+
+    # The square of the scale and the inverse of that must be normal numbers, also in float32.
+    ranges: ClassVar[dict[str, constraints.Constraint]] = {
+        "scale": constraints.interval(1e-18, 1e18)
+    }
+    options: ClassVar[type[Options]] = GroupHorseshoeOptions
+    makes_noise: ClassVar[bool] = True
+    old_names: ClassVar[tuple[str, ...]] = ("Horseshoe",)
+    moved_parameters: ClassVar[tuple[str, ...]] = ("max_sd",)
+
+    def model(self) -> Tensor:
+        """Sample global scale, group scales and standardised weights; return their product.
+
+        Equations 12 to 14 of the paper. torch's Gamma takes the rate, the inverse of the scale.
+        """
+        groups = self.groups(self.group)
+        s_a = pyro.sample(self.site("global_a"), Gamma(self.one_half, self.number(self.scale**-2)))
+        s_b = pyro.sample(self.site("global_b"), InverseGamma(self.one_half, self.one))
+        alpha = pyro.sample(self.site("local_a"), groups.of(Gamma(self.one_half, self.one)))
+        beta = pyro.sample(self.site("local_b"), groups.of(InverseGamma(self.one_half, self.one)))
+        base = pyro.sample(self.site("base"), self.elements(Normal(self.zero, self.one)))
+        # Roots first: the product of four scales can leave the range of float32.
+        s = (s_a.sqrt() * s_b.sqrt()).unsqueeze(-1)
+        z = s * (alpha.sqrt() * beta.sqrt())
+        weights: Tensor = base * groups.spread(z)
+        return weights
+
+    def guide(self, init_scale: float) -> Guide:
+        """Log-normal scales, Gaussian standardised weights."""
+        return GroupHorseshoeGuide(
+            self.slot.name,
+            self.slot.value,
+            global_scale=self.scale,
+            group_shape=self.slot.group_shape(self.group),
+            init_scale=init_scale,
+        )
+
+    def after_update(self, guide: Guide) -> None:
+        """Keep the sds of the standardised weights below their bound."""
+        bound_sd(guide, self.settings.max_sd)
+
+
+@torch.no_grad()
+def bound_sd(guide: Guide, max_sd: float | None) -> None:
+    """Clamp the standard deviations of standardised weights, the site ``base`` of a guide."""
+    base = getattr(guide, "base", None)
+    if max_sd is not None and base is not None:
+        base.log_scale.clamp_(max=math.log(max_sd))
 
 
 @register(
-    priors=PRIORS,
+    priors={"*": "Normal(0, 1)", "*weight": "GroupHorseshoe(scale=1e-5, group=auto)"},
     # Log-variances start at -9 (a standard deviation of 0.011) as in the published recipe: training
     # begins as a deterministic network and the KL is phased in.
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.011),
     reference="Louizos, Ullrich and Welling (2017), Bayesian Compression for Deep Learning",
     exactness="mean_field",
-    truth="brute_force",
     analytic_kl=True,
     compresses=True,
 )
-def group_horseshoe(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
-    """Build the model: horseshoe priors on weights, standard normal priors on biases."""
-    return BNN(net, likelihood, default_priors=PRIORS, **options)
+class GroupHorseshoeMethod(Method):
+    """Horseshoe priors on weights, standard normal priors on biases."""

@@ -28,31 +28,86 @@ KL everything is pruned. NUTS samples the proper counterpart ``TruncatedNormalJe
 Reference: Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*, NIPS.
 """
 
-from typing import Unpack
+from typing import ClassVar
 
-from torch import nn
+import pyro
+from pyro.distributions import Normal
+from torch import Tensor
 
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions
+from guides.base import Guide
+from guides.group_normal_jeffreys import GroupNormalJeffreysGuide
+from zoo.distributions import LogUniform
+from zoo.models.group_horseshoe import GroupHorseshoeOptions, bound_sd
+from zoo.network.method import Method
+from zoo.network.slots import Grouping
+from zoo.priors import Options, SlotPrior
 from zoo.registry import Recipe, register
 
-PRIORS = {"*": "Normal(0, 1)", "*weight": "NormalJeffreys(group=auto)"}
+
+class GroupNormalJeffreys(SlotPrior):
+    r"""An improper log-uniform scale for each group.
+
+    .. math::
+        w_{ij} = z_i \tilde w_{ij}, \quad p(z_i) \propto |z_i|^{-1}, \quad \tilde w_{ij} \sim N(0,
+        1)
+
+    Integrated over its scale, each weight is log-uniform, :math:`p(w) \propto |w|^{-1}`. The prior
+    is improper: only differences of the ELBO mean something, and it cannot be sampled.
+
+    Parameters
+    ----------
+    group
+        Which weights share a scale.
+
+    References
+    ----------
+    Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*.
+    """
+
+    group: Grouping = "auto"
+
+    options: ClassVar[type[Options]] = GroupHorseshoeOptions
+    is_improper: ClassVar[bool] = True
+    makes_noise: ClassVar[bool] = True
+    old_names: ClassVar[tuple[str, ...]] = ("NormalJeffreys",)
+    moved_parameters: ClassVar[tuple[str, ...]] = ("max_sd",)
+
+    def model(self) -> Tensor:
+        """Sample group scales and standardised weights; return their product (equation 7)."""
+        groups = self.groups(self.group)
+        z = pyro.sample(self.site("z"), groups.of(LogUniform()))
+        base = pyro.sample(self.site("base"), self.elements(Normal(self.zero, self.one)))
+        weights: Tensor = base * groups.spread(z)
+        return weights
+
+    def guide(self, init_scale: float) -> Guide:
+        """Gaussian group scales around one, Gaussian standardised weights."""
+        return GroupNormalJeffreysGuide(
+            self.slot.name,
+            self.slot.value,
+            group_shape=self.slot.group_shape(self.group),
+            init_scale=init_scale,
+        )
+
+    def after_update(self, guide: Guide) -> None:
+        """Keep the sds of the standardised weights below their bound."""
+        bound_sd(guide, self.settings.max_sd)
+
+    def proper(self) -> str:
+        """Return the same with scales that are bounded on both sides."""
+        return f"TruncatedNormalJeffreys(group={self.group})"
 
 
 @register(
-    priors=PRIORS,
+    priors={"*": "Normal(0, 1)", "*weight": "GroupNormalJeffreys(group=auto)"},
     # Log-variances start at -9 (a standard deviation of 0.011) as in the published recipe.
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.011),
     reference="Louizos, Ullrich and Welling (2017), Bayesian Compression for Deep Learning",
-    truth="nuts",
     compresses=True,
     expected_failures={
         "kl_is_exact": "the divergence from the improper log-uniform prior of the scales is a "
         "published approximation, and defined up to a constant"
     },
 )
-def group_normal_jeffreys(
-    net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]
-) -> BNN:
-    """Build the model: normal-Jeffreys priors on weights, standard normal priors on biases."""
-    return BNN(net, likelihood, default_priors=PRIORS, **options)
+class GroupNormalJeffreysMethod(Method):
+    """Normal-Jeffreys priors on weights, standard normal priors on biases."""

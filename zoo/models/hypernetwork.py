@@ -15,9 +15,9 @@ them at once,
     \log_{10} \lambda \sim U(-3, 2)
 
 with a new :math:`\lambda` at every step. Means and log standard deviations are piecewise linear in
-:math:`e = (\log_{10} \lambda + 3) / 5`, with one knot per decade; ``--guide linear`` makes them
+:math:`e = (\log_{10} \lambda + 3) / 5`, with one knot per decade; ``--option knots=2`` makes them
 linear, :math:`C + D e`. Whatever the priors are, every parameter of their guides becomes such a
-function; structure as well, so that ``--prior '*.structure=GumbelSoftmax(points=vertices,
+function; structure as well, so that ``--prior '*.structure=GumbelSoftmaxStructure(points=vertices,
 penalty=0.5)'`` on a graph network gives an architecture :math:`\gamma(\lambda)` whose expected
 number of parameters costs :math:`0.5 \lambda` each.
 
@@ -35,93 +35,59 @@ Reference: Grebenkova, Bakhteev and Strijov (2021), *Variational Deep Learning M
 with Complexity Control*.
 """
 
-from typing import Unpack
+from typing import Any
 
-import pyro.poutine as poutine
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
 from guides.base import Guide
-from guides.graves import Graves
-from guides.hypernetwork import Complexity, Hypernetwork
+from guides.graves import GravesGuide
+from guides.hypernetwork import Complexity, HypernetworkGuide
 from zoo.errors import ConfigError, PriorError
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions
-from zoo.priors import build_guide
+from zoo.network.bnn import BNN
+from zoo.network.method import Method
+from zoo.priors import Options
 from zoo.registry import Recipe, register
 
-PRIORS = {"*": "Normal(0, 1)"}
 
-#: Knots of a piecewise linear mapping, one per decade of weights, and of a linear one.
-NUM_KNOTS = 6
-LINEAR_KNOTS = 2
+class HypernetworkOptions(Options):
+    """Settings of the guide."""
+
+    knots: int = Field(
+        6,
+        ge=2,
+        le=1000,
+        description="Knots of the piecewise linear functions of the log weight: 6 are one per "
+        "decade, 2 make them linear.",
+    )
 
 
-class HypernetworkBNN(BNN):
-    """A network whose posterior depends on the weight of the divergence."""
+class HypernetworkNetwork(BNN):
+    """A network whose prior has a random weight while it is trained."""
 
-    loss_is_elbo = False  # it is averaged over weights of the divergence
-
-    def __init__(
-        self, net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]
-    ) -> None:
-        super().__init__(net, likelihood, default_priors=PRIORS, **options)
-        # Not a submodule: it is one of the guide, and must not have two names in an objective.
-        self._shared = (Complexity().to(next(self.net.parameters())),)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.complexity = Complexity().to(next(self.net.parameters()))
         for name in self.slots:
-            if self.program(name).is_constrained:
+            if self.prior(name).is_bounded:
                 raise PriorError(
-                    f"the prior {self.priors[name]} of slot {name!r} moves posteriors by itself, "
+                    f"the prior {self.priors[name]} of slot {name!r} bounds its posterior, "
                     "which a hypernetwork cannot follow. Take another one, such as Normal(0, 1)."
                 )
 
-    @property
-    def complexity(self) -> Complexity:
-        """The weight of the divergence, which belongs to the guide."""
-        return self._shared[0]
-
     def sample_slots(self) -> dict[str, Tensor]:
-        """Draw a value for every slot; in training with the weight that the guide has drawn."""
-        if not self.complexity.training:
+        r"""Sample :math:`\lambda`, then every slot from a prior with that weight."""
+        e = self.complexity.position()
+        with self.complexity.weighted(e):
             return super().sample_slots()
-        with poutine.scale(scale=self.complexity.weight):
-            return super().sample_slots()
-
-    def constrain(self, guide: Guide) -> None:
-        """Do nothing: priors that would are refused, and looking at all parts takes time."""
-
-    def guide(self, *, init_scale: float) -> Hypernetwork:
-        """Return posteriors that are piecewise linear in the log of the weight."""
-        return self._guide(init_scale, NUM_KNOTS)
-
-    def linear_guide(self, *, init_scale: float) -> Hypernetwork:
-        """Return posteriors that are linear in the log of the weight."""
-        return self._guide(init_scale, LINEAR_KNOTS)
-
-    def full_rank_guide(self, *, init_scale: float) -> Guide:
-        """Refuse: a hypernetwork follows the priors."""
-        raise ConfigError(
-            "the guide 'full_rank' cannot be used: a hypernetwork is factorised (piecewise linear) "
-            "or linear."
-        )
-
-    def _guide(self, init_scale: float, num_knots: int) -> Hypernetwork:
-        parts = {name: self._part(name, init_scale) for name in self.slots}
-        return Hypernetwork(parts, complexity=self.complexity, num_knots=num_knots)
-
-    def _part(self, name: str, init_scale: float) -> Guide:
-        slot, program = self.slots[name], self.program(name)
-        if self.normal_prior(name) is not None and len(slot.shape) > 1 and not program.is_fitted:
-            return Graves(program, slot=name, init={name: slot.value}, init_scale=init_scale)
-        return build_guide(self.priors[name], slot, program, init_scale=init_scale)
 
 
 @register(
-    priors=PRIORS,
+    priors={"*": "Normal(0, 1)"},
     recipe=Recipe(num_steps=6000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.05),
     reference="Grebenkova, Bakhteev and Strijov (2021), Variational Deep Learning Model "
     "Optimization with Complexity Control",
     exactness="mean_only",
-    truth="exact",
     analytic_kl=True,
     compresses=True,
     expected_failures={
@@ -129,6 +95,35 @@ class HypernetworkBNN(BNN):
         "training there is, means are 2% off at the weight one",
     },
 )
-def hypernetwork(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
-    """Build the model: standard normal priors on every weight and bias."""
-    return HypernetworkBNN(net, likelihood, **options)
+class HypernetworkMethod(Method):
+    """Standard normal priors on every weight and bias, and a posterior for every complexity."""
+
+    network = HypernetworkNetwork
+    options = HypernetworkOptions
+
+    def guide(self, model: BNN, init_scale: float) -> Guide:
+        """Return posteriors that are piecewise linear in the log of the weight."""
+        assert isinstance(model, HypernetworkNetwork)
+        return HypernetworkGuide(
+            {name: _part(model, name, init_scale) for name in model.slots},
+            complexity=Complexity().to(model.complexity.chosen),
+            num_knots=self.settings.knots,
+        )
+
+    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
+        """Refuse: a hypernetwork follows the priors."""
+        raise ConfigError(
+            "the guide 'full_rank' cannot be used: a hypernetwork has a guide of its own."
+        )
+
+    def loss_is_elbo(self, model: BNN) -> bool:
+        """It is not: it is averaged over weights of the divergence."""
+        return False
+
+
+def _part(model: BNN, name: str, init_scale: float) -> Guide:
+    """Return the guide of one slot; weights with normal priors are pruned as in `graves`."""
+    slot, prior = model.slots[name], model.prior(name)
+    if prior.normal() is not None and len(slot.shape) > 1 and not prior.is_fitted:
+        return GravesGuide(name, slot.value, init_scale=init_scale)
+    return model.slot_guide(name, init_scale)

@@ -11,9 +11,9 @@ Model and posterior, with :math:`\hat w` the mode of :math:`p(w \mid D)`:
     H = I + \sum_n J_n^\top \Lambda_n J_n, \qquad J_n = \nabla_w f_{\hat w}(x_n),
 
 and :math:`\Lambda_n` the Fisher information of an observation about the outputs. Up to
-4000 unknowns it is a full matrix, above that its diagonal (``--guide full_rank`` insists on the
-matrix). The mode is trained by the ordinary loop, with a posterior so narrow that the objective is
-the negative log joint; the curvature is computed after the last step, from all training rows, and
+4000 unknowns it is a full matrix, above that its diagonal (``--option curvature=full`` insists on
+the matrix). The mode is trained by the ordinary loop, with a point as its posterior, so that the
+objective is the negative log joint; the curvature is computed after the last step, from all training rows, and
 with it the evidence
 
 .. math::
@@ -40,13 +40,15 @@ Neural Nets via Local Linearization*, AISTATS.
 """
 
 from collections.abc import Mapping
-from typing import Unpack
+from typing import Literal
 
+import pyro
 import torch
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
 from guides.base import Guide
-from guides.laplace import Laplace
+from guides.laplace import LaplaceGuide
 from zoo.errors import ConfigError
 from zoo.infer.curvature import (
     along,
@@ -56,72 +58,43 @@ from zoo.infer.curvature import (
     require_independent,
 )
 from zoo.infer.normalisation import tracked_layers
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions, TrainingRows
+from zoo.network.bnn import BNN
+from zoo.network.lifecycle import TrainingRows
+from zoo.network.method import Method
+from zoo.priors import Options
+from zoo.priors.plain import PlainPrior
 from zoo.registry import Recipe, register
-
-PRIORS = {"*": "Normal(0, 1)"}
 
 #: Unknowns up to which the curvature is a matrix, and up to which it may be asked for.
 MAX_JOINT = 4000
 MAX_FULL_RANK = 10_000
 
 
-class LaplaceBNN(BNN):
-    """A network whose posterior is a Gaussian at its mode, and whose predictions are linear there.
+class LaplaceOptions(Options):
+    """Settings of the guide."""
 
-    After `finish` the parameters of `net` are the mode.
+    curvature: Literal["auto", "full", "diagonal"] = Field(
+        "auto",
+        description="Whether the curvature is a full matrix or its diagonal; auto takes the "
+        f"matrix up to {MAX_JOINT} unknowns.",
+    )
+
+
+class LaplaceNetwork(BNN):
+    """A network whose predictions are linear in the weights around the mode, once that is known.
+
+    Its parameters are then the mode.
     """
 
-    is_full = False
-    loss_is_elbo = False  # it is minus the log joint
-
-    def guide(self, *, init_scale: float) -> Laplace:
-        """Return a guide that starts at the network's weights."""
-        return Laplace(super().guide(init_scale=init_scale).by_name())
-
-    def full_rank_guide(self, *, init_scale: float) -> Laplace:
-        """Return the same guide, with all correlations however many unknowns there are."""
-        guide = self.guide(init_scale=init_scale)
-        size = guide.mode.numel()
-        if size > MAX_FULL_RANK:
-            raise ConfigError(
-                f"the guide 'full_rank' of {size} unknowns needs {size**2:,} numbers; at most "
-                f"{MAX_FULL_RANK} unknowns are accepted."
-            )
-        self.is_full = True
-        return guide
-
-    def check(self, x: Tensor) -> None:
-        """Refuse priors without a mode, and layers whose statistics depend on the weights."""
-        require_independent(self)
-        layers = tracked_layers(self.net)
-        if layers:
-            raise ConfigError(
-                "the method 'laplace' does not take batch normalisation, whose statistics change "
-                f"with the weights. Got it in layer {next(iter(layers))!r}."
-            )
-
-    def finish(self, guide: Guide, rows: TrainingRows) -> None:
-        """Give the guide the curvature at the mode, and the network the mode."""
-        if not isinstance(guide, Laplace):
-            return
-        require_independent(self)
-        diagonal = not self.is_full and guide.mode.numel() > MAX_JOINT
-        precision = gauss_newton(self, guide, rows.x, diagonal=diagonal)
-        (precision if diagonal else precision.diagonal()).add_(prior_curvature(self, guide))
-        try:
-            guide.set_precision(precision, log_joint(self, guide, rows.x, rows.y))
-        except ValueError as error:
-            raise ConfigError(
-                f"there is no Laplace approximation here: {error}. Train longer, or take a prior "
-                "that is curved everywhere, such as Normal(0, 1)."
-            ) from None
-        with torch.no_grad():
-            for name, value in guide.medians().items():
-                if name != "noise":
-                    self.net.get_parameter(name).copy_(value)
-        self.linearised = True
+    def sample_slots(self) -> dict[str, Tensor]:
+        r"""Draw every weight, :math:`w_i \sim N(0, 1)` or another prior with independent elements."""
+        weights = {}
+        for name in self.slots:
+            prior = self.prior(name)
+            if not isinstance(prior, PlainPrior):  # refused before training
+                return super().sample_slots()
+            weights[name] = pyro.sample(name, prior.distribution())
+        return weights
 
     def outputs(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the outputs of the network, or of its tangent at the mode once that is known."""
@@ -140,15 +113,78 @@ class LaplaceBNN(BNN):
         """Remember whether predictions are linear."""
         self.linearised = bool(state)
 
+    def proper(self) -> BNN:
+        """Return the model as it is defined, whose outputs are those of the network itself."""
+        copied = super().proper()
+        copied.linearised = False
+        return copied
+
 
 @register(
-    priors=PRIORS,
+    priors={"*": "Normal(0, 1)"},
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.0, init_scale=1e-3),
     reference="MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks",
     exactness="exact",
-    truth="exact",
     analytic_kl=True,
 )
-def laplace(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
-    """Build the model: standard normal priors on every weight and bias."""
-    return LaplaceBNN(net, likelihood, default_priors=PRIORS, **options)
+class LaplaceMethod(Method):
+    """Standard normal priors on every weight and bias; a point, then the curvature around it."""
+
+    network = LaplaceNetwork
+    options = LaplaceOptions
+
+    def guide(self, model: BNN, init_scale: float) -> Guide:
+        """Return a point that starts at the network's weights."""
+        return LaplaceGuide(model.factorised_guide(init_scale).by_name())
+
+    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
+        """Return the same guide, with all correlations however many unknowns there are."""
+        self.settings = LaplaceOptions(curvature="full")
+        return self.guide(model, init_scale)
+
+    def check(self, model: BNN, x: Tensor) -> None:
+        """Refuse priors without a mode, and layers whose statistics depend on the weights."""
+        require_independent(model)
+        size = sum(slot.value.numel() for slot in model.slots.values())
+        if self.settings.curvature == "full" and size > MAX_FULL_RANK:
+            raise ConfigError(
+                f"a full curvature matrix of {size} unknowns needs {size**2:,} numbers; at most "
+                f"{MAX_FULL_RANK} unknowns are accepted."
+            )
+        layers = tracked_layers(model.net)
+        if layers:
+            raise ConfigError(
+                "the method 'laplace' does not take batch normalisation, whose statistics change "
+                f"with the weights. Got it in layer {next(iter(layers))!r}."
+            )
+
+    def is_diagonal(self, size: int) -> bool:
+        """Tell whether the curvature of so many unknowns is its diagonal alone."""
+        if self.settings.curvature == "auto":
+            return size > MAX_JOINT
+        return bool(self.settings.curvature == "diagonal")
+
+    def after_training(self, model: BNN, guide: Guide, rows: TrainingRows) -> None:
+        """Give the guide the curvature at the mode, and the network the mode."""
+        if not isinstance(guide, LaplaceGuide):
+            return
+        require_independent(model)
+        diagonal = self.is_diagonal(guide.mode.numel())
+        precision = gauss_newton(model, guide, rows.x, diagonal=diagonal)
+        (precision if diagonal else precision.diagonal()).add_(prior_curvature(model, guide))
+        try:
+            guide.set_precision(precision, log_joint(model, guide, rows.x, rows.y))
+        except ValueError as error:
+            raise ConfigError(
+                f"there is no Laplace approximation here: {error}. Train longer, or take a prior "
+                "that is curved everywhere, such as Normal(0, 1)."
+            ) from None
+        with torch.no_grad():
+            for name, value in guide.medians().items():
+                if name != "noise":
+                    model.net.get_parameter(name).copy_(value)
+        model.linearised = True
+
+    def loss_is_elbo(self, model: BNN) -> bool:
+        """It is not: it is minus the log joint."""
+        return False

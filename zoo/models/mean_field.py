@@ -17,25 +17,38 @@ trained as a point.
 Reference: Graves (2011), *Practical Variational Inference for Neural Networks*, NIPS.
 """
 
-from typing import Unpack
+import pyro
+from torch import Tensor
 
-from torch import nn
-
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions
+from zoo.network.bnn import BNN
+from zoo.network.method import Method
+from zoo.priors.plain import PlainPrior
 from zoo.registry import Recipe, register
 
-PRIORS = {"*": "Normal(0, 1)"}
+
+class MeanFieldNetwork(BNN):
+    """A network with independent weights."""
+
+    def sample_slots(self) -> dict[str, Tensor]:
+        """Draw every weight from its own prior, or from a model of several sites swapped in."""
+        weights = {}
+        for name in self.slots:
+            prior = self.prior(name)
+            if isinstance(prior, PlainPrior):
+                weights[name] = pyro.sample(name, prior.distribution())
+            else:
+                weights[name] = prior()
+        return weights
 
 
 @register(
-    priors=PRIORS,
+    priors={"*": "Normal(0, 1)"},
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.05),
     reference="Graves (2011), Practical Variational Inference for Neural Networks",
     exactness="mean_field",
-    truth="exact",
     analytic_kl=True,
 )
-def mean_field(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
-    """Build the model: standard normal priors on every weight and bias."""
-    return BNN(net, likelihood, default_priors=PRIORS, **options)
+class MeanFieldMethod(Method):
+    """Standard normal priors on every weight and bias; the guide is `guides.mean_field`."""
+
+    network = MeanFieldNetwork

@@ -31,30 +31,60 @@ Networks*, ICML. Hron, Matthews and Ghahramani (2018), *Variational Bayesian dro
 fixes*, ICML.
 """
 
-from typing import Unpack
+from typing import ClassVar
 
-from torch import nn
+import pyro
+from torch import Tensor
 
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions
+from guides.base import Guide
+from guides.sparse_vd import SparseVDGuide
+from zoo.distributions import LogUniform
+from zoo.network.method import Method
+from zoo.priors import SlotPrior
 from zoo.registry import Recipe, register
 
-PRIORS = {"*": "Normal(0, 1)", "*weight": "LogUniform()"}
+
+class SparseVD(SlotPrior):
+    r"""An improper log-uniform prior on every weight, :math:`p(w) \propto |w|^{-1}`.
+
+    It is the same on every scale, so that only the ratio of noise to signal costs anything. The
+    prior is improper, and so is the posterior: only differences of the ELBO mean something, and it
+    cannot be sampled.
+
+    References
+    ----------
+    Molchanov, Ashukha and Vetrov (2017), *Variational Dropout Sparsifies Deep Neural Networks*.
+    """
+
+    is_improper: ClassVar[bool] = True
+    makes_noise: ClassVar[bool] = True
+    old_names: ClassVar[tuple[str, ...]] = ("LogUniform",)
+
+    def model(self) -> Tensor:
+        """Sample the weights (equation 12)."""
+        weights: Tensor = pyro.sample(self.slot.name, self.elements(LogUniform()))
+        return weights
+
+    def guide(self, init_scale: float) -> Guide:
+        """Gaussian weights, judged by their ratio of noise to signal."""
+        return SparseVDGuide(self.slot.name, self.slot.value, init_scale=init_scale)
+
+    def proper(self) -> str:
+        """Return the same with a scale per weight that is bounded on both sides."""
+        return "TruncatedNormalJeffreys(group=element)"
 
 
 @register(
-    priors=PRIORS,
+    priors={"*": "Normal(0, 1)", "*weight": "SparseVD()"},
     # Log-variances start at -10 as in the published recipe.
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.0067),
     reference="Molchanov, Ashukha and Vetrov (2017), Variational Dropout Sparsifies Deep Neural "
     "Networks",
-    truth="nuts",
     compresses=True,
     expected_failures={
         "kl_is_exact": "the divergence from the improper log-uniform prior is a published "
         "approximation, and defined up to a constant"
     },
 )
-def sparse_vd(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
-    """Build the model: log-uniform priors on weights, standard normal priors on biases."""
-    return BNN(net, likelihood, default_priors=PRIORS, **options)
+class SparseVDMethod(Method):
+    """Log-uniform priors on weights, standard normal priors on biases."""

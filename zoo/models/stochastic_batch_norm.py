@@ -38,47 +38,105 @@ import copy
 import warnings
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Unpack
+from typing import Any, ClassVar
 
+import pyro
 import torch
+from pyro.distributions import LogNormal, Normal
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 from guides.base import Composite, Guide
-from guides.full_rank import FullRank
-from guides.stochastic_batch_norm import MIN_SCALE, BatchStatistic
+from guides.stochastic_batch_norm import (
+    MIN_SCALE,
+    START_SCALE,
+    Moments,
+    StochasticBatchNormGuide,
+)
 from zoo.errors import ConfigError, PriorError
 from zoo.infer.normalisation import moments_of_batches, statistic_name, tracked_layers
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions, TrainingRows
+from zoo.network.bnn import BNN
+from zoo.network.lifecycle import TrainingRows
+from zoo.network.method import Method
 from zoo.network.nets.normalised import with_batch_norm
 from zoo.network.slots import Slot
-from zoo.priors.batch_statistics import BatchStatisticProgram
+from zoo.priors import SlotPrior
 from zoo.registry import Recipe, register
-
-PRIORS = {"*running_mean": "BatchMean()", "*running_var": "BatchVariance()"}
 
 #: Mini-batches from which moments are taken: a standard deviation to 2%.
 NUM_BATCHES = 1000
 
 
-class StochasticBatchNorm(BNN):
+class StochasticBatchNorm(SlotPrior):
+    r"""Distribution of a statistic of a channel over mini-batches.
+
+    .. math:: \mu \sim N(m_\mu, s_\mu^2), \qquad \log \sigma^2 \sim N(2 m_\sigma, 4 s_\sigma^2)
+
+    It is narrow around the running average until moments are matched.
+    """
+
+    old_names: ClassVar[tuple[str, ...]] = ("BatchMean", "BatchVariance")
+
+    loc: Tensor
+    scale: Tensor
+
+    @classmethod
+    def support_of(cls, slot: Slot) -> constraints.Constraint:
+        """Variances are positive."""
+        return constraints.positive if slot.positive else constraints.real
+
+    def setup(self) -> None:
+        """Make the moments; of a variance, those of its logarithm."""
+        is_statistic = self.slot.name.endswith(("running_mean", "running_var"))
+        if self.slot.layer != "normalisation" or not is_statistic:
+            raise PriorError(
+                "StochasticBatchNorm is the distribution of the running_mean and running_var of "
+                f"batch normalisation. The slot {self.slot.name!r} is neither."
+            )
+        self.register_buffer("loc", self.start())
+        self.register_buffer("scale", torch.full_like(self.loc, START_SCALE))
+
+    def start(self) -> Tensor:
+        """Return the running average, or the logarithm of a running variance."""
+        value = self.slot.value
+        if not self.slot.positive:
+            return value.clone()
+        # The running variance of a dead channel is zero.
+        return value.clamp(min=torch.finfo(value.dtype).tiny).log()
+
+    def model(self) -> Tensor:
+        """Sample the statistic of every channel."""
+        family = LogNormal if self.slot.positive else Normal
+        value: Tensor = pyro.sample(self.slot.name, family(self.loc, self.scale).to_event(1))
+        return value
+
+    def guide(self, init_scale: float) -> Guide:
+        """Return the same: nothing is learned about a statistic beyond its batches."""
+        return StochasticBatchNormGuide(
+            self.slot.name, self.start(), is_variance=self.slot.positive
+        )
+
+    @torch.no_grad()
+    def match(self, moments: Moments) -> None:
+        """Take the moments of the statistic; of a variance, those of its logarithm."""
+        self.loc.copy_(moments.mean)
+        self.scale.copy_(moments.scale)
+
+
+class StochasticBatchNormNetwork(BNN):
     """A network whose batch statistics are sampled outside of training."""
 
-    has_posterior = False
     num_batches: Tensor
 
-    def __init__(
-        self, net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]
-    ) -> None:
-        super().__init__(
-            _with_gains(with_batch_norm(net)), likelihood, default_priors=PRIORS, **options
-        )
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.register_buffer("num_batches", torch.zeros((), dtype=torch.int64))
         for name, slot in self.slots.items():
-            program = self.program(name)
-            if slot.layer == "normalisation" and not isinstance(program, BatchStatisticProgram):
+            if slot.layer == "normalisation" and not isinstance(
+                self.prior(name), StochasticBatchNorm
+            ):
                 raise PriorError(
-                    f"the law of {name!r} comes from the mini-batches. "
+                    f"the distribution of {name!r} comes from the mini-batches. "
                     f"It cannot be {self.priors[name]}; only 'noise' can be given a prior."
                 )
 
@@ -111,13 +169,8 @@ class StochasticBatchNorm(BNN):
 
     @property
     def has_statistics(self) -> bool:
-        """Whether the law of the statistics is known."""
+        """Whether the distribution of the statistics is known."""
         return bool(self.num_batches > 0)
-
-    def finish(self, guide: Guide, rows: TrainingRows) -> None:
-        """Match the moments of the statistics over `NUM_BATCHES` batches."""
-        assert isinstance(guide, Composite)
-        self.match(guide, islice(rows.full(), NUM_BATCHES))
 
     def match(self, guide: Composite, batches: Iterable[Tensor]) -> None:
         """Give the statistics the moments that they have over batches, in prior and guide alike.
@@ -139,18 +192,12 @@ class StochasticBatchNorm(BNN):
                 stacklevel=2,
             )
         for name, matched in moments.items():
-            program, law = self.program(name), guide[name]
-            assert isinstance(program, BatchStatisticProgram)
-            assert isinstance(law, BatchStatistic)
-            program.match(matched)
-            law.match(matched)
+            prior, posterior = self.prior(name), guide[name]
+            assert isinstance(prior, StochasticBatchNorm)
+            assert isinstance(posterior, StochasticBatchNormGuide)
+            prior.match(matched)
+            posterior.match(matched)
         self.num_batches.fill_(max(m.count for m in moments.values()))
-
-    def full_rank_guide(self, *, init_scale: float) -> FullRank:
-        """Refuse: the laws are fitted by moments, channel by channel."""
-        raise ConfigError(
-            "the guide 'full_rank' cannot be used: stochastic_batch_norm has laws of its own."
-        )
 
 
 def _as_gain_and_offset(
@@ -185,11 +232,10 @@ def _with_gains(net: nn.Module) -> nn.Module:
 
 
 @register(
-    priors=PRIORS,
+    priors={"*running_mean": "StochasticBatchNorm()", "*running_var": "StochasticBatchNorm()"},
     recipe=Recipe(num_steps=3000, batch_size=16, lr=3e-3, kl_warmup=0.0),
     reference="Atanov et al. (2018), Uncertainty Estimation via Stochastic Batch Normalization",
     exactness="point",
-    truth="brute_force",
     small_problem={
         "data": "diabetes",
         "net": "mlp:10-5-1",
@@ -200,12 +246,28 @@ def _with_gains(net: nn.Module) -> nn.Module:
         "guide_covers_model": "weights are points: there is no prior of theirs to swap",
         "minibatch_is_unbiased": "a batch is normalised by its own statistics: that is the noise",
         "gradients_reach_every_parameter": "the guide is fitted by moments, not by gradients",
-        "prior_swap": "statistics have the law of their batches, and weights are points",
+        "prior_swap": "statistics are distributed as over batches, and weights are points",
         "recovers_linear_regression": "a linear model has no statistics to make random",
     },
 )
-def stochastic_batch_norm(
-    net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]
-) -> BNN:
-    """Build the model: random statistics in every normalisation layer, weights as points."""
-    return StochasticBatchNorm(net, likelihood, **options)
+class StochasticBatchNormMethod(Method):
+    """Random statistics in every normalisation layer, weights as points."""
+
+    network = StochasticBatchNormNetwork
+    has_posterior: ClassVar[bool] = False
+
+    def prepared(self, net: nn.Module) -> nn.Module:
+        """Add normalisation layers to a network without any."""
+        return _with_gains(with_batch_norm(net))
+
+    def after_training(self, model: BNN, guide: Guide, rows: TrainingRows) -> None:
+        """Match the moments of the statistics over `NUM_BATCHES` batches."""
+        assert isinstance(model, StochasticBatchNormNetwork)
+        assert isinstance(guide, Composite)
+        model.match(guide, islice(rows.full(), NUM_BATCHES))
+
+    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
+        """Refuse: the distributions are fitted by moments, channel by channel."""
+        raise ConfigError(
+            "the guide 'full_rank' cannot be used: stochastic_batch_norm has a guide of its own."
+        )

@@ -19,9 +19,9 @@ multiplier stands behind the nonlinearity, so a unit that is removed has said no
 draw of the multipliers serves a whole batch, as in the published training.
 
 Use it to make a network smaller by whole units, inputs among them, at little cost in accuracy.
-Another place is a matter of patterns: ``--prior '2.output=LogUniformNoise()'`` adds noise behind
-module 2, ``--bayesian '2.input'`` leaves no other noise than that. ``--prior
-'0.input=LogUniformNoise(kl_scale=10)'`` weighs the divergence of a layer ten times (the variant
+Another place is a matter of patterns: ``--prior '2.output=StructuredBP()'`` adds noise behind
+module 2, ``--bayesian '2.input'`` leaves no other noise than that. ``--option
+'kl_scale[0.input]=10'`` weighs the divergence of a layer ten times (the variant
 called SBPa, with 10 and 5 for early convolutions): it prunes harder, and the objective is no longer
 a bound on the evidence.
 
@@ -39,28 +39,132 @@ Reference: Neklyudov, Molchanov, Ashukha and Vetrov (2017), *Structured Bayesian
 Log-Normal Multiplicative Noise*, NIPS.
 """
 
-from typing import Unpack
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
-from torch import nn
+import pyro
+from pydantic import Field
+from torch import Tensor
+from torch.distributions import constraints
 
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions
+from guides.base import Guide
+from guides.structured_bp import StructuredBPGuide
+from zoo.distributions import TruncatedLogUniform
+from zoo.errors import PriorError
+from zoo.network.method import Method
+from zoo.priors import Options, SlotPrior
 from zoo.registry import Recipe, register
 
-PRIORS = {"*.input": "LogUniformNoise(low=-20, high=0)"}
+
+class StructuredBPOptions(Options):
+    """Settings of the objective."""
+
+    kl_scale: float = Field(
+        1.0,
+        ge=1e-6,
+        le=1e6,
+        description="Weight of the divergence in the objective. Above one more units are pruned, "
+        "and the objective is no longer a bound on the evidence; the model stays the same.",
+    )
+
+
+class StructuredBP(SlotPrior):
+    r"""Multipliers between almost nothing and one, uniform in the logarithm.
+
+    .. math:: \log\theta_i \sim \mathrm{Uniform}(a, b)
+
+    It is proper. The posterior is a truncated log-normal, whose divergence has a closed form.
+
+    Parameters
+    ----------
+    low, high
+        Bounds :math:`a < b` of :math:`\log\theta`.
+    group
+        ``unit``: a multiplier for each unit or channel; ``layer``: one for all of them.
+
+    References
+    ----------
+    Neklyudov, Molchanov, Ashukha and Vetrov (2017), *Structured Bayesian Pruning via Log-Normal
+    Multiplicative Noise*.
+    """
+
+    low: float = -20.0
+    high: float = 0.0
+    group: Literal["unit", "layer"] = "unit"
+
+    # The exponentials of both must be normal numbers, also in float32.
+    ranges: ClassVar[dict[str, constraints.Constraint]] = {
+        "low": constraints.interval(-80.0, 80.0),
+        "high": constraints.interval(-80.0, 80.0),
+    }
+    options: ClassVar[type[Options]] = StructuredBPOptions
+    old_names: ClassVar[tuple[str, ...]] = ("LogUniformNoise",)
+    moved_parameters: ClassVar[tuple[str, ...]] = ("kl_scale",)
+
+    @classmethod
+    def check(cls, parameters: Mapping[str, Any]) -> None:
+        """Refuse bounds in the wrong order."""
+        low, high = parameters["low"], parameters["high"]
+        if low >= high:
+            raise PriorError(
+                f"StructuredBP needs low < high, the bounds of the logarithm. "
+                f"Got low={low:g}, high={high:g}."
+            )
+
+    def setup(self) -> None:
+        """Refuse a slot whose values do not multiply activations."""
+        if self.slot.layer != "activation":
+            raise PriorError(
+                f"StructuredBP is a prior of noise on activations, such as 0.input, and not of "
+                f"{self.slot.name!r}."
+            )
+
+    @property
+    def start(self) -> Tensor:
+        """Where the multipliers start: at the upper bound, one for each unit or one for all."""
+        units = self.slot.value[:1] if self.group == "layer" else self.slot.value
+        return units.new_full(units.shape, self.high).exp()
+
+    def model(self) -> Tensor:
+        r"""Sample the multipliers :math:`\theta_i` (equation 7).
+
+        The network multiplies what enters a layer by them (`zoo.network.activations`).
+        """
+        prior = TruncatedLogUniform(self.number(self.low), self.number(self.high))
+        theta: Tensor = pyro.sample(self.slot.name, prior.expand(self.start.shape).to_event(1))
+        return theta
+
+    def guide(self, init_scale: float) -> Guide:
+        """Return truncated log-normal multipliers that start at the upper bound."""
+        return StructuredBPGuide(
+            self.slot.name,
+            self.start,
+            low=self.low,
+            high=self.high,
+            kl_scale=self.settings.kl_scale,
+            init_scale=init_scale,
+        )
+
+    @property
+    def is_bounded(self) -> bool:
+        """The parameters of the posterior are kept where they have gradients."""
+        return True
+
+    def after_update(self, guide: Guide) -> None:
+        """Keep the posterior where it has gradients."""
+        if isinstance(guide, StructuredBPGuide):
+            guide.w.constrain()
 
 
 @register(
-    priors=PRIORS,
+    priors={"*.input": "StructuredBP(low=-20, high=0)"},
     # The multipliers start as good as fixed at one (a log standard deviation of -5).
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.0067),
     reference="Neklyudov, Molchanov, Ashukha and Vetrov (2017), Structured Bayesian Pruning via "
     "Log-Normal Multiplicative Noise",
     exactness="mean_field",
-    truth="nuts",
     analytic_kl=True,
     compresses=True,
 )
-def structured_bp(net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]) -> BNN:
-    """Build the model: log-uniform multipliers of the inputs of every layer, weights as points."""
-    return BNN(net, likelihood, default_priors=PRIORS, **options)
+class StructuredBPMethod(Method):
+    """Log-uniform multipliers of the inputs of every layer, weights as points."""

@@ -20,9 +20,9 @@ draw is one function, with the same noise for all rows.
 The prior is on the noise and not on the weights: the weights that leave one unit share its noise,
 so as a posterior of the weights it would be degenerate, with an infinite KL. The version with
 independent noise on each weight, :math:`q(w_{ij}) = N(\mu_{ij}, \alpha\mu_{ij}^2)` under
-:math:`p(w) \propto |w|^{-1}`, is had by ``--bayesian '*.weight' --prior
-'*.weight=GaussianDropout(share=layer)'``. Rates are shared by a ``layer``, a ``unit`` or nothing
-(``element``); with ``GaussianDropout(p=0.3, share=fixed)`` they stay where they are, which is
+:math:`p(w) \propto |w|^{-1}`, is ``--bayesian '*.weight' --prior
+'*.weight=VariationalDropout()'``. Rates are shared by a ``layer``, a ``unit`` or nothing
+(``--option share=element``); with ``--option share=fixed --option p=0.3`` they are fixed, which is
 Gaussian dropout.
 
 Use it where dropout is used, to be spared the search for its rate. It does not remove anything:
@@ -38,24 +38,101 @@ Reference: Kingma, Salimans and Welling (2015), *Variational Dropout and the Loc
 Reparameterization Trick*, NIPS.
 """
 
-from typing import Unpack
+from typing import ClassVar, Literal
 
-from torch import nn
+import pyro
+import torch
+from pydantic import Field
+from torch import Tensor
 
-from zoo.likelihoods import Likelihood
-from zoo.network.bnn import BNN, BNNOptions
+from guides.base import Guide
+from guides.variational_dropout import VariationalDropoutGuide
+from zoo.distributions import LogUniform
+from zoo.errors import ConfigError
+from zoo.network.method import Method
+from zoo.priors import Options, SlotPrior
 from zoo.registry import SMALL_PROBLEM, Recipe, register
 
-PRIORS = {"*.input": "GaussianDropout(p=0.2, max_p=0.5, share=layer)"}
+
+class VariationalDropoutOptions(Options):
+    """Settings of the guide."""
+
+    p: float = Field(0.2, ge=1e-6, le=0.999, description="Dropout rate at the start.")
+    max_p: float = Field(
+        0.5,
+        ge=1e-6,
+        le=0.9999,
+        description="Upper bound of the rate; the published one is a half, alpha <= 1.",
+    )
+    share: Literal["layer", "unit", "element", "fixed"] = Field(
+        "layer",
+        description="What has one rate in common: the layer, a unit (for weights the input units "
+        "of a linear layer, the filters of a convolution), or nothing (element). With fixed the "
+        "rate stays at p, which is Gaussian dropout without learning it.",
+    )
+
+
+class VariationalDropout(SlotPrior):
+    r"""Log-uniform values whose posterior is Gaussian dropout.
+
+    .. math:: p(s) \propto |s|^{-1}, \quad q(s) = N(\mu, \alpha\mu^2), \quad
+        \alpha = \frac{p}{1 - p}
+
+    On an activation :math:`\mu = 1`; on a weight it is trained. The prior is improper: only
+    differences of the ELBO mean something, and it cannot be sampled. ``SmoothLogUniform`` is its
+    proper counterpart.
+
+    References
+    ----------
+    Kingma, Salimans and Welling (2015), *Variational Dropout and the Local Reparameterization
+    Trick*.
+    """
+
+    options: ClassVar[type[Options]] = VariationalDropoutOptions
+    is_improper: ClassVar[bool] = True
+    old_names: ClassVar[tuple[str, ...]] = ("GaussianDropout",)
+    moved_parameters: ClassVar[tuple[str, ...]] = ("p", "max_p", "share")
+
+    def model(self) -> Tensor:
+        """Sample the noise; the network multiplies what enters a layer by it."""
+        s: Tensor = pyro.sample(self.slot.name, self.elements(LogUniform()))
+        return s
+
+    def guide(self, init_scale: float) -> Guide:
+        """Gaussian, with a standard deviation in proportion to the mean."""
+        p, max_p, share = self.settings.p, self.settings.max_p, self.settings.share
+        rate, learned = _variance(p), share != "fixed"
+        if learned and p >= max_p:
+            raise ConfigError(f"variational dropout needs p < max_p. Got p={p:g}, max_p={max_p:g}.")
+        return VariationalDropoutGuide(
+            self.slot.name,
+            self.slot.value,
+            rate=rate,
+            max_rate=_variance(max_p) if learned else 2 * rate,  # a fixed one needs no bound
+            rate_shape=self._rate_shape(share),
+            learn_mean=self.slot.layer != "activation",
+            learn_rate=learned,
+        )
+
+    def _rate_shape(self, share: str) -> torch.Size:
+        if share == "element":
+            return self.slot.shape
+        if share == "unit":
+            return self.slot.group_shape("auto")
+        return torch.Size([1] * len(self.slot.shape))
+
+
+def _variance(p: float) -> float:
+    """Return the variance of the noise that matches a dropout rate."""
+    return p / (1 - p)
 
 
 @register(
-    priors=PRIORS,
+    priors={"*.input": "VariationalDropout()"},
     recipe=Recipe(num_steps=3000, batch_size=128, lr=3e-3, kl_warmup=0.0),
     reference="Kingma, Salimans and Welling (2015), Variational Dropout and the Local "
     "Reparameterization Trick",
     exactness="mean_field",
-    truth="nuts",
     # NUTS needs a proper prior: between e^-8 and e^2 this one is log-uniform as well.
     small_problem=SMALL_PROBLEM | {"priors": {"*.input": "SmoothLogUniform(-8, 2)"}},
     analytic_kl=True,
@@ -63,8 +140,5 @@ PRIORS = {"*.input": "GaussianDropout(p=0.2, max_p=0.5, share=layer)"}
         "kl_is_exact": "the log-uniform prior is improper: its KL is known up to a constant"
     },
 )
-def variational_dropout(
-    net: nn.Module, likelihood: Likelihood, **options: Unpack[BNNOptions]
-) -> BNN:
-    """Build the model: Gaussian noise on the inputs of every layer, weights as points."""
-    return BNN(net, likelihood, default_priors=PRIORS, **options)
+class VariationalDropoutMethod(Method):
+    """Gaussian noise on the inputs of every layer, weights as points."""

@@ -6,8 +6,8 @@ any network works unchanged, and many draws are one `torch.vmap`.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol, Required, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyro
 import torch
@@ -21,40 +21,19 @@ from guides.layout import channels_last
 from zoo.errors import ConfigError
 from zoo.likelihoods import Likelihood
 from zoo.network.activations import activation_slots
-from zoo.network.slots import Slot, choose_bayesian, network_slots, structure_slots
-from zoo.priors import (
-    Prior,
-    PriorSource,
-    Program,
-    build_guide,
-    build_program,
-    is_improper,
-    makes_noise,
-    proper_counterpart,
-    resolve_priors,
+from zoo.network.slots import (
+    Slot,
+    choose_bayesian,
+    network_slots,
+    structure_slots,
 )
+from zoo.priors import Options, Prior, PriorSource, SlotPrior, prior_of_slot, resolve_priors
+
+if TYPE_CHECKING:
+    from zoo.network.method import Method
 
 #: Sites of the model that are not weights of the network.
 RESERVED = {"noise", "y", "obs_id"}
-
-
-class BNNOptions(TypedDict, total=False):
-    """Options of `BNN` that a method hands through from the user."""
-
-    priors: Mapping[str, PriorSource] | None
-    num_data: Required[int]
-    bayesian: Iterable[str] | None
-    autocast: bool
-
-
-class TrainingRows(Protocol):
-    """All training rows, and the mini-batches that they are seen in."""
-
-    x: Tensor
-    y: Tensor
-
-    def full(self) -> Iterator[Tensor]:
-        """Yield the inputs of one batch after the other without end, leaving out smaller ones."""
 
 
 class BNN(nn.Module):
@@ -85,12 +64,10 @@ class BNN(nn.Module):
         keep the precision of the parameters.
     """
 
-    #: Whether `finish` alone makes the guide the posterior, so that no step is taken.
-    is_exact = False
     #: Whether `outputs` are those of the network's tangent instead of the network.
     linearised = False
-    #: Whether draws stand for a posterior, which NUTS could sample as well.
-    has_posterior = True
+    #: The method that the model belongs to; set by `use`.
+    method: "Method"
 
     def __init__(
         self,
@@ -130,8 +107,16 @@ class BNN(nn.Module):
             else:
                 self._replaced(slot.name).requires_grad_(False)
         self.programs = nn.ModuleDict(
-            {module_key(n): build_program(self.priors[n], s) for n, s in self.slots.items()}
+            {module_key(n): prior_of_slot(self.priors[n], s) for n, s in self.slots.items()}
         )
+
+    def use(self, method: "Method", settings: Mapping[str, Options]) -> None:
+        """Belong to a method, and give every prior the settings of its guide."""
+        self.method = method
+        for name, options in settings.items():
+            self.prior(name).settings = options
+        #: The slots whose prior or posterior changes after every update.
+        self.updated_slots = [name for name in self.slots if self.prior(name).is_updated]
 
     def network_slots(self, bayesian: Iterable[str] | None) -> list[Slot]:
         """Return the slots of the network: parameters, structure and activations by default."""
@@ -159,11 +144,6 @@ class BNN(nn.Module):
         return [name for name, slot in self.slots.items() if slot.layer == "activation"]
 
     @property
-    def upper_slots(self) -> list[str]:
-        """The slots that are fitted to rows of their own, which the others do not see."""
-        return []
-
-    @property
     def has_random_convolutions(self) -> bool:
         """Whether weights of a convolution are drawn; then so are its outputs, one by one."""
         return any(slot.layer == "convolution" for slot in self.slots.values())
@@ -172,24 +152,29 @@ class BNN(nn.Module):
     def has_noisy_convolutions(self) -> bool:
         """Whether most weights of a convolution become noise under its prior."""
         return any(
-            slot.layer == "convolution" and makes_noise(self.priors[name])
+            slot.layer == "convolution" and self.prior(name).makes_noise
             for name, slot in self.slots.items()
         )
 
-    def program(self, slot: str) -> Program:
-        """Return the prior of a slot as a Pyro program."""
-        program = self.programs[module_key(slot)]
-        assert isinstance(program, Program)
-        return program
+    def prior(self, slot: str) -> SlotPrior:
+        """Return the prior of a slot as a Pyro model."""
+        prior = self.programs[module_key(slot)]
+        assert isinstance(prior, SlotPrior)
+        return prior
 
     @property
     def fitted_priors(self) -> list[str]:
         """Slots whose prior is fitted to the posterior, and so to the data."""
-        return [name for name in self.slots if self.program(name).is_fitted]
+        return [name for name in self.slots if self.prior(name).is_fitted]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether posteriors are kept from going where the objective would take them."""
+        return any(self.prior(name).is_bounded for name in self.slots)
 
     def normal_prior(self, slot: str) -> Normal | None:
         """Return the prior of a slot if it is a normal with known parameters."""
-        return self.program(slot).normal()
+        return self.prior(slot).normal()
 
     def proper(self) -> "BNN":
         """Return a copy in which proper counterparts stand for improper priors.
@@ -197,29 +182,19 @@ class BNN(nn.Module):
         The posterior under an improper prior need not exist; what samples, samples this model.
         """
         copied = copy.deepcopy(self)
-        for name, prior in self.priors.items():
-            counterpart = proper_counterpart(prior)
-            if counterpart is not None:
+        for name in self.slots:
+            text = self.prior(name).proper()
+            if text is not None:
                 parameter = self._replaced(name)
+                counterpart = Prior.parse(text)
                 copied.priors[name] = counterpart
-                program = build_program(counterpart, self.slots[name])
-                copied.programs[module_key(name)] = program.to(parameter.device, parameter.dtype)
+                prior = prior_of_slot(counterpart, self.slots[name])
+                copied.programs[module_key(name)] = prior.to(parameter.device, parameter.dtype)
         return copied
 
-    @property
-    def loss_is_elbo(self) -> bool:
-        """Whether training minimises minus the ELBO.
-
-        Not so with divergences from improper priors, nor where a prior weighs its divergence.
-        """
-        return all(
-            not is_improper(prior) and prior.arguments.get("kl_scale", 1.0) == 1.0
-            for prior in self.priors.values()
-        )
-
     def sample_slots(self) -> dict[str, Tensor]:
-        """Draw a value for every Bayesian slot: the prior as a Pyro program."""
-        return {name: self.program(name)() for name in self.slots}
+        """Draw a value for every Bayesian slot from its prior."""
+        return {name: self.prior(name)() for name in self.slots}
 
     def evaluate(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the network's outputs for given values of the slots."""
@@ -249,80 +224,46 @@ class BNN(nn.Module):
         """Return the outputs that predictions are made from: those of the network."""
         return self.evaluate(values, x)
 
-    # ------------------------------------------------------------------ steps of training
-
-    def check(self, x: Tensor) -> None:
-        """Refuse what the method cannot fit; called before training with a few rows."""
-
-    def start_priors(self, guide: Guide) -> None:
-        """Fit priors to pretrained weights; called once, before the first step that has a KL."""
-        for program, part in self._parts(guide):
-            program.start(part)
-
-    @property
-    def is_constrained(self) -> bool:
-        """Whether posteriors are kept from going where the objective would take them."""
-        return any(self.program(name).is_constrained for name in self.slots)
-
-    def constrain(self, guide: Guide) -> None:
-        """Bring parameters back to where they may be; called after every update."""
-        for program, part in self._parts(guide):
-            program.constrain(part)
-
-    def finish(self, guide: Guide, rows: TrainingRows) -> None:
-        """Do what comes after the last step; by default nothing.
-
-        What it changes must be parameters, buffers or extra state of model and guide, so that it is
-        stored with them.
-        """
-
-    def _parts(self, guide: Guide) -> Iterator[tuple[Program, Guide]]:
-        if isinstance(guide, Composite):
-            for name in self.slots:
-                yield self.program(name), guide[name]
-
-    # ------------------------------------------------------------------ guides
-
     @property
     def has_statistics(self) -> bool:
         """Whether draws hold the statistics of normalisation layers, so that no batch is needed."""
         return False
 
-    def guide(self, *, init_scale: float) -> Composite:
-        """Return a guide that follows the priors and starts at the network's current weights.
+    def guide(self, *, init_scale: float) -> Any:
+        """Return the guide of the method, started at the network's current weights.
 
         Parameters
         ----------
         init_scale
             Standard deviation at the start, in unconstrained space.
         """
-        return Composite(
-            {
-                name: build_guide(
-                    self.priors[name], slot, self.program(name), init_scale=init_scale
-                )
-                for name, slot in self.slots.items()
-            }
-        )
+        return self.method.guide(self, init_scale)
 
-    def full_rank_guide(self, *, init_scale: float) -> Guide:
+    def factorised_guide(self, init_scale: float) -> Composite:
+        """Return a guide that follows the priors, slot by slot."""
+        return Composite({name: self.slot_guide(name, init_scale) for name in self.slots})
+
+    def slot_guide(self, slot: str, init_scale: float) -> Guide:
+        """Return the guide that follows the prior of one slot."""
+        return self.prior(slot).guide(init_scale)
+
+    def full_rank_guide(self, init_scale: float) -> Guide:
         """Return one multivariate Normal over all sites, started where `guide` starts.
 
         It sees correlations that a factorised guide cannot, at the cost of the square of the number
         of unknowns.
         """
-        if self.fitted_priors:
-            name = self.fitted_priors[0]
-            raise ConfigError(
-                f"the guide 'full_rank' cannot be used: the prior {self.priors[name]} of slot "
-                f"{name!r} is fitted to the means and sds of a factorised one."
-            )
-        factorised = self.guide(init_scale=init_scale)
+        self.require_fixed_priors("full_rank")
+        factorised = self.factorised_guide(init_scale)
         try:
             return FullRank(self.sample_slots, init=factorised.medians(), init_scale=init_scale)
         except ValueError as error:
             raise ConfigError(f"the guide 'full_rank' cannot be used: {error}.") from None
 
-    def linear_guide(self, *, init_scale: float) -> Guide:
-        """Refuse, unless a method has posteriors that are functions of something."""
-        raise ConfigError("the guide 'linear' is for the method 'hypernetwork'.")
+    def require_fixed_priors(self, guide: str) -> None:
+        """Refuse a guide of all slots together if a prior is fitted to a factorised one."""
+        for name in self.fitted_priors:
+            raise ConfigError(
+                f"the guide {guide!r} cannot be used: the prior {self.priors[name]} of slot "
+                f"{name!r} is fitted to the means and sds of a factorised one."
+            )

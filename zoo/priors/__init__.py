@@ -1,56 +1,35 @@
-"""Priors: parse them, check them, print them, and turn them into Pyro programs and guides.
+"""Priors: parse them, check them, print them, and turn them into Pyro models.
 
-`spec` reads and prints, `families` knows the names and ranges, `program` makes Pyro programs; each
-structured prior has a file of its own.
+`spec` reads and prints, `families` knows the names and ranges, `plain` makes Pyro models of ordinary
+distributions. Priors that are models of their own are subclasses of `SlotPrior`, in the file of
+their method (`zoo.models`), in this folder if methods share them, or in plug-ins.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.distributions import constraints
+from torch.distributions import Distribution
 
-from guides.mean_field import MeanField
 from zoo.errors import PriorError
 from zoo.network.slots import Slot, assign
-from zoo.priors.empirical_bayes import EmpiricalBayes
 from zoo.priors.families import describe, typical_points
-from zoo.priors.gaussian_dropout import GaussianDropout
-from zoo.priors.graves import Graves
-from zoo.priors.horseshoe import Horseshoe
-from zoo.priors.log_uniform import LogUniform
-from zoo.priors.log_uniform_noise import LogUniformNoise
-from zoo.priors.normal_jeffreys import NormalJeffreys, TruncatedNormalJeffreys
-from zoo.priors.program import PlainProgram, Program
-from zoo.priors.quantizing import Quantizing
+from zoo.priors.options import Options
+from zoo.priors.plain import PlainPrior
+from zoo.priors.slot_prior import SlotPrior
 from zoo.priors.spec import Prior
-from zoo.priors.structure import DirichletStructure, GumbelSoftmax, SoftmaxStructure
 
 __all__ = [
-    "DirichletStructure",
-    "EmpiricalBayes",
-    "GaussianDropout",
-    "Graves",
-    "GumbelSoftmax",
-    "Horseshoe",
-    "LogUniform",
-    "LogUniformNoise",
-    "NormalJeffreys",
+    "Options",
     "Prior",
-    "Program",
-    "Quantizing",
-    "SoftmaxStructure",
-    "TruncatedNormalJeffreys",
-    "build_guide",
-    "build_program",
-    "is_improper",
-    "makes_noise",
+    "PriorSource",
+    "SlotPrior",
     "parse_priors",
-    "proper_counterpart",
+    "prior_of_slot",
     "resolve_priors",
 ]
 
-PriorSource = str | Mapping[str, Any] | Prior
+PriorSource = str | Mapping[str, Any] | Distribution | Prior
 
 
 def parse_priors(priors: Mapping[str, PriorSource]) -> dict[str, Prior]:
@@ -87,11 +66,13 @@ def check_support(prior: Prior, slot: Slot) -> None:
             "none."
             if of_structure
             else f"the slot {slot.name!r} is the structure of a network: its prior is "
-            f"GumbelSoftmax() or DirichletStructure(). Got {prior}."
+            f"GumbelSoftmaxStructure() or DirichletStructure(). Got {prior}."
         )
     if slot.layer in ("activation", "structure"):
         return
-    support = prior.family.support(prior.arguments)
+    cls: Any = prior.family.cls
+    is_structured = prior.family.structured
+    support = cls.support_of(slot) if is_structured else prior.family.support(prior.arguments)
     if slot.positive:
         fits = bool((typical_points(support) > 0).all())
     else:
@@ -104,47 +85,9 @@ def check_support(prior: Prior, slot: Slot) -> None:
         )
 
 
-def build_program(prior: Prior, slot: Slot) -> Program:
-    """Return the Pyro program that draws the slot's value from its prior."""
+def prior_of_slot(prior: Prior, slot: Slot) -> SlotPrior:
+    """Return the Pyro model that draws the slot's value from its prior."""
     if prior.family.structured:
-        program: Program = prior.family.cls(**prior.arguments).program(slot)
-        return program
-    return PlainProgram(slot, prior)
-
-
-def build_guide(prior: Prior, slot: Slot, program: Program, *, init_scale: float) -> MeanField:
-    """Return the guide that follows the prior, started at the slot's current value.
-
-    A value that the prior excludes, or has at its border, is no place to start: then it is the
-    median of the prior.
-    """
-    if prior.family.structured:
-        guide: MeanField = prior.family.cls(**prior.arguments).guide(slot, program, init_scale)
-        return guide
-    inside = _is_inside(prior.family.support(prior.arguments), slot.value)
-    init = {slot.name: slot.value} if inside else {}
-    return MeanField(program, init=init, init_scale=init_scale)
-
-
-def _is_inside(support: constraints.Constraint, value: torch.Tensor) -> bool:
-    bounds = [getattr(support, name, None) for name in ("lower_bound", "upper_bound")]
-    at_border = any(bool((value == bound).any()) for bound in bounds if bound is not None)
-    return bool(support.check(value).all()) and not at_border
-
-
-def is_improper(prior: Prior) -> bool:
-    """Tell whether a prior has no density that integrates to one."""
-    return bool(getattr(prior.family.cls, "is_improper", False))
-
-
-def makes_noise(prior: Prior) -> bool:
-    """Tell whether most weights become noise under a prior."""
-    return bool(getattr(prior.family.cls, "makes_noise", False))
-
-
-def proper_counterpart(prior: Prior) -> Prior | None:
-    """Return the proper prior that stands for an improper one in sampling; None if it is proper."""
-    if not prior.family.structured:
-        return None
-    text = prior.family.cls(**prior.arguments).proper()
-    return None if text is None else Prior.parse(text)
+        model: SlotPrior = prior.family.cls(slot, **prior.arguments)
+        return model
+    return PlainPrior(slot, prior)

@@ -2,12 +2,13 @@
 
 Two kinds of family share one interface. A *plain* family is any univariate continuous distribution
 of Pyro or of `zoo.distributions`: parameter names come from its signature and ranges from its
-``arg_constraints``, so there is no second list to keep. A *structured* family is a small Pyro
-program of several sites, one file each in this folder (see `zoo.priors.structured`).
+``arg_constraints``, so there is no second list to keep. A *structured* family is a Pyro model of
+one or more sites, a subclass of `zoo.priors.slot_prior.SlotPrior`, mostly in the file of its
+method. It registers itself when it is defined.
 """
 
-import functools
 import inspect
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from torch.distributions import Distribution, constraints, transform_to
 import zoo.distributions
 from zoo.errors import PriorError, did_you_mean
 from zoo.parsing.calls import short
+from zoo.registry import discover
 
 if TYPE_CHECKING:
     from zoo.priors.spec import Value
@@ -28,7 +30,7 @@ REQUIRED = object()
 
 #: Shown when a name is unknown: the ones most people want.
 COMMON = (
-    "Normal, Laplace, StudentT, Cauchy, Horseshoe, NormalJeffreys, LogUniform; "
+    "Normal, Laplace, StudentT, Cauchy, GroupHorseshoe, GroupNormalJeffreys, SparseVD; "
     "for scales HalfNormal, HalfCauchy, Gamma, InverseGamma, LogNormal, Exponential"
 )
 
@@ -68,7 +70,7 @@ class Family:
     cls
         The distribution class, or the class of the structured prior.
     structured
-        Whether it is a program of several sites.
+        Whether it is a Pyro model of its own.
     """
 
     name: str
@@ -76,11 +78,17 @@ class Family:
     cls: type = field(repr=False)
     structured: bool = False
 
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """Names that were parameters once, and are options of the guide now."""
+        return tuple(getattr(self.cls, "moved_parameters", ()))
+
     def bind(
         self, positional: Sequence["Value"], keywords: Mapping[str, "Value"]
     ) -> "dict[str, Value]":
         """Assign values to parameters as Python would, with messages a user can act on."""
         names = [parameter.name for parameter in self.parameters]
+        keywords = {k: v for k, v in keywords.items() if k not in self.moved}
         if len(positional) > len(names):
             raise PriorError(
                 f"{self.name} takes {len(names)} parameters ({', '.join(names) or 'none'}). "
@@ -108,7 +116,7 @@ class Family:
             if parameter.name in arguments:  # an optional one may be left out
                 self._check_one(parameter, arguments[parameter.name])
         if self.structured:
-            self.cls(**arguments)  # it checks relations between its parameters
+            self.cls.check(arguments)  # type: ignore[attr-defined]
         elif not any(_is_prior(value) for value in arguments.values()):
             self._instantiate(arguments)  # relations between parameters: Uniform(low < high)
 
@@ -210,16 +218,42 @@ def _first_line(error: BaseException) -> str:
 
 
 _STRUCTURED: dict[str, Family] = {}
+_OLD_NAMES: dict[str, str] = {}
 
 
-def register_structured(family: Family) -> None:
-    """Add a structured family; called by the decorator in `zoo.priors.structured`."""
-    if family.name in _STRUCTURED:
-        raise ValueError(f"the structured prior {family.name!r} is registered twice")
-    _STRUCTURED[family.name] = family
+def register_prior(cls: Any) -> None:
+    """Add a structured prior under the name of its class; called when the class is defined."""
+    known = _STRUCTURED.get(cls.__name__)
+    if known is not None and known.cls.__module__ != cls.__module__:
+        raise ValueError(
+            f"the prior {cls.__name__!r} of {cls.__module__} is already defined by "
+            f"{known.cls.__module__}"
+        )
+    parameters = tuple(_declared(cls))
+    _STRUCTURED[cls.__name__] = Family(cls.__name__, parameters, cls, structured=True)
+    _OLD_NAMES.update(dict.fromkeys(cls.old_names, cls.__name__))
 
 
-@functools.cache
+def _declared(cls: Any) -> typing.Iterator[Parameter]:
+    """Read the parameters of a structured prior from its annotated attributes."""
+    hints = typing.get_type_hints(cls)
+    for name in vars(cls).get("__annotations__", {}):
+        hint = hints[name]
+        if typing.get_origin(hint) is typing.ClassVar or not _is_parameter(hint):
+            continue
+        default = getattr(cls, name, REQUIRED)
+        if typing.get_origin(hint) is typing.Literal:
+            yield Parameter(name, default, choices=typing.get_args(hint))
+        else:
+            is_list = typing.get_origin(hint) is tuple
+            yield Parameter(name, default, cls.ranges.get(name), is_list=is_list)
+
+
+def _is_parameter(hint: Any) -> bool:
+    """Tell the numbers, options and lists of a prior from its buffers."""
+    return hint is float or typing.get_origin(hint) in (typing.Literal, tuple)
+
+
 def find_family(name: str) -> Family:
     """Return the family called ``name``.
 
@@ -228,8 +262,9 @@ def find_family(name: str) -> Family:
     PriorError
         If there is none, or if it cannot be a prior (discrete, multivariate, ...).
     """
-    if name in _STRUCTURED:
-        return _STRUCTURED[name]
+    discover()
+    if name in _STRUCTURED or name in _OLD_NAMES:
+        return _STRUCTURED[_OLD_NAMES.get(name, name)]
     cls = _distribution_classes().get(name)
     if cls is None:
         known = [*_STRUCTURED, *_distribution_classes()]

@@ -1,18 +1,22 @@
 """`Prior`: a distribution written down as text or as a mapping, and never as code.
 
 ``Normal(0, 1)``, ``StudentT(df=3, scale=0.5)``, nested ``Normal(0, HalfCauchy(1))`` and structured
-``Horseshoe(scale=1e-5, group=input)`` are the same thing as the mapping
+``GroupHorseshoe(scale=1e-5, group=input)`` are the same thing as the mapping
 ``{dist: Normal, loc: 0, scale: {dist: HalfCauchy, scale: 1}}``. Text is read with `ast` in
 expression mode (`zoo.parsing.calls`); nothing is evaluated.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zoo.errors import PriorError
 from zoo.parsing.calls import MAX_DEPTH, MAX_TEXT, Argument, Call, finite_number, parse_call, short
 from zoo.priors.families import Family, find_family
+
+if TYPE_CHECKING:
+    from torch.distributions import Distribution
 
 #: What a parameter of a prior may be: a number, an option, a list of numbers, or a hyper-prior.
 Value: TypeAlias = "float | str | tuple[float, ...] | Prior"
@@ -28,6 +32,8 @@ class Prior:
         Name of the family: a Pyro distribution or a structured prior.
     params
         Pairs of parameter name and value, in the order of the family's signature.
+    options
+        Pairs of option name and value that an earlier spelling had among the parameters.
 
     Examples
     --------
@@ -40,10 +46,11 @@ class Prior:
 
     name: str
     params: tuple[tuple[str, Value], ...]
+    options: tuple[tuple[str, Value], ...] = ()
 
     @classmethod
-    def parse(cls, source: "str | Mapping[str, Any] | Prior") -> "Prior":
-        """Read a prior from text or from a mapping.
+    def parse(cls, source: "str | Mapping[str, Any] | Distribution | Prior") -> "Prior":
+        """Read a prior from text, from a mapping, or from a Pyro distribution.
 
         Raises
         ------
@@ -59,9 +66,11 @@ class Prior:
             )
         if isinstance(source, Mapping):
             return _from_mapping(source, depth=1)
+        if hasattr(source, "arg_constraints"):
+            return _from_distribution(source)
         raise PriorError(
-            "a prior is text like 'Normal(0, 1)' or a mapping like "
-            "{dist: Normal, loc: 0, scale: 1}. "
+            "a prior is text like 'Normal(0, 1)', a mapping like "
+            "{dist: Normal, loc: 0, scale: 1}, or a Pyro distribution. "
             f"Got {short(source)} of type {type(source).__name__}."
         )
 
@@ -86,7 +95,7 @@ class Prior:
 
 def _from_call(call: Call) -> Prior:
     keywords = {name: _from_argument(argument) for name, argument in call.keywords}
-    return _complete(find_family(call.name), [*map(_from_argument, call.positional)], keywords)
+    return _complete(call.name, [*map(_from_argument, call.positional)], keywords)
 
 
 def _from_argument(argument: Argument) -> Value:
@@ -105,7 +114,38 @@ def _from_mapping(mapping: Mapping[Any, Any], depth: int) -> Prior:
     keywords = {
         key: _mapping_value(value, depth) for key, value in mapping.items() if key != "dist"
     }
-    return _complete(find_family(name), [], keywords)
+    return _complete(name, [], keywords)
+
+
+def _from_distribution(distribution: Any) -> Prior:
+    """Write down a distribution whose elements all have the same parameters.
+
+    Raises
+    ------
+    PriorError
+        If they differ, or if it is not a distribution that text can name.
+    """
+    while hasattr(distribution, "base_dist") and hasattr(distribution, "reinterpreted_batch_ndims"):
+        distribution = distribution.base_dist
+    name = type(distribution).__name__
+    family = find_family(name)
+    if type(distribution) is not family.cls:
+        raise PriorError(
+            f"the distribution {short(distribution)} is not the {name} that prior texts name. Give "
+            "a distribution of pyro.distributions, or text."
+        )
+    keywords: dict[str, Value] = {}
+    for parameter in family.parameters:
+        values = getattr(distribution, parameter.name)
+        numbers = values.detach().double().flatten().unique().tolist()
+        if len(numbers) != 1:
+            raise PriorError(
+                f"the parameter {parameter.name!r} of the distribution {name} has {len(numbers)} "
+                "different values. A prior has one for all elements of a slot: give slots priors "
+                "of their own, by pattern."
+            )
+        keywords[parameter.name] = float(numbers[0])
+    return _complete(name, [], keywords)
 
 
 def _mapping_value(value: Any, depth: int) -> Value:
@@ -132,17 +172,31 @@ def _text_value(text: str) -> Value:
         return text
 
 
-def _complete(family: Family, positional: list[Value], keywords: dict[str, Value]) -> Prior:
+def _complete(name: str, positional: list[Value], keywords: dict[str, Value]) -> Prior:
     """Bind arguments to the family's signature, fill in the defaults and check every value."""
+    family = find_family(name)
     arguments = family.bind(positional, keywords)
     family.check(arguments)
-    prior = Prior(family.name, tuple(arguments.items()))
+    options = tuple((key, value) for key, value in keywords.items() if key in family.moved)
+    prior = Prior(family.name, tuple(arguments.items()), options)
+    if name != family.name or options:
+        _warn_of_spelling(name, prior)
     # Mappings could be deeper and longer than text, but every prior must be writable as text.
     if _depth(prior) > MAX_DEPTH:
         raise PriorError(f"hyper-priors may be nested at most {MAX_DEPTH} deep.")
     if len(str(prior)) > MAX_TEXT:
         raise PriorError(f"a prior has at most {MAX_TEXT} characters. Got {short(str(prior))}.")
     return prior
+
+
+def _warn_of_spelling(written: str, prior: Prior) -> None:
+    moved = "".join(f", with the option {name}={_text(value)}" for name, value in prior.options)
+    warnings.warn(
+        f"{written}(...) is an old spelling and will not be read by the next release. Write "
+        f"{prior}{moved}.",
+        FutureWarning,
+        stacklevel=2,
+    )
 
 
 def _depth(prior: Prior) -> int:

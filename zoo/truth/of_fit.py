@@ -51,7 +51,7 @@ def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, x
     tuple
         The truth, and its tree with the groups that the diagnostics compare.
     """
-    if not fitted.assembly.model.has_posterior:
+    if not fitted.assembly.model.method.has_posterior:
         raise ConfigError(
             f"the draws of {fitted.config.method!r} are not meant as a posterior: there is none "
             "that NUTS could sample."
@@ -80,7 +80,7 @@ class _Sampled:
 
     def __init__(self, fitted: Fitted, dataset: Dataset) -> None:
         self.model = fitted.assembly.model.proper().cpu().double().eval()
-        self.model.autocast = self.model.linearised = False  # the model itself, as it is defined
+        self.model.autocast = False
         self.counterparts = {
             f"prior of {name}": str(prior)
             for name, prior in self.model.priors.items()

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from guides.base import Guide
-from guides.quantized import Quantized
+from guides.quantized import QuantizedGuide
 from zoo.infer.predict.draws import slots_of
 from zoo.infer.pruning.groups import guide_parts
+from zoo.infer.pruning.moments import CodebookPrior
 from zoo.network.bnn import BNN
-from zoo.priors.quantizing import QuantizingProgram
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ def quantized_view(model: BNN, guide: Guide) -> QuantizedView | None:
     """Return the quantized weights of a fit; None if no slot has a codebook."""
     codes, codebooks = {}, {}
     for name, part in guide_parts(guide).items():
-        program = model.program(name)
-        if isinstance(program, QuantizingProgram) and isinstance(part, Quantized):
-            codebooks[name] = program.codebook().detach().clone()
-            codes[name] = program.quantized(part).detach()
+        prior: object = model.prior(name)
+        if isinstance(prior, CodebookPrior) and isinstance(part, QuantizedGuide):
+            codebooks[name] = prior.code_words().detach().clone()
+            codes[name] = prior.quantized(part).detach()
     if not codes:
         return None
     sites = {name: value.unsqueeze(0) for name, value in guide.medians().items()}

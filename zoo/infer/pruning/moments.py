@@ -7,8 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from guides.base import Guide, module_key
-from guides.mean_field import MeanField
+from guides.base import Guide
 from zoo.infer.predict.draws import draw_posterior
 from zoo.infer.pruning.groups import guide_parts
 from zoo.network.bnn import BNN
@@ -26,8 +25,11 @@ class MomentGuide(Protocol):
 
 
 @runtime_checkable
-class CodebookProgram(Protocol):
+class CodebookPrior(Protocol):
     """A prior whose weights end up on code words."""
+
+    def code_words(self) -> Tensor:
+        """Return the code words."""
 
     def quantized(self, part: Any) -> Tensor:
         """Return the code word of every weight of the guide of the slot."""
@@ -80,9 +82,9 @@ def slot_moments(model: BNN, guide: Guide, *, seed: int) -> SlotMoments:
 
 
 def _code_words(model: BNN, name: str, parts: Mapping[str, object]) -> Tensor | None:
-    program: object = model.programs[module_key(name)]
-    if name in parts and isinstance(program, CodebookProgram):
-        return program.quantized(parts[name])
+    prior: object = model.prior(name)
+    if name in parts and isinstance(prior, CodebookPrior):
+        return prior.quantized(parts[name])
     return None
 
 
@@ -91,10 +93,12 @@ def _in_closed_form(name: str, parts: Mapping[str, object]) -> tuple[Tensor, Ten
     if isinstance(part, MomentGuide):
         mean, variance = part.weight_moments()
         return mean.double(), variance.double()
-    if isinstance(part, MeanField) and name in part.names:
-        distribution = part[name].distribution()
-        try:
-            return distribution.mean.double(), distribution.variance.double()
-        except NotImplementedError:
-            return None
-    return None
+    distribution = part.distributions().get(name) if isinstance(part, Guide) else None
+    try:
+        return None if distribution is None else _moments(distribution)
+    except NotImplementedError:
+        return None
+
+
+def _moments(distribution: Any) -> tuple[Tensor, Tensor]:
+    return distribution.mean.double(), distribution.variance.double()

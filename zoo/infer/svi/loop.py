@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from guides.base import Composite, Guide
+from guides.base import Guide
 from zoo.errors import ZooError
 from zoo.infer.recording import Mode
 from zoo.infer.svi.batches import Batches
@@ -26,7 +26,7 @@ from zoo.infer.svi.mode import choose_mode
 from zoo.infer.svi.objective import Objective, estimate_elbo, total_divergence
 from zoo.infer.svi.optimizer import FusedAdam
 from zoo.infer.svi.schedule import child_seed, kl_weight, lr_factor, pretrain_steps
-from zoo.network.bnn import BNN
+from zoo.network.lifecycle import LifeCycle
 from zoo.registry import Recipe
 
 #: Streams of random numbers derived from the seed of a run. Epochs count up from zero.
@@ -108,11 +108,13 @@ class SVI:
         Whether steps are captured, see `zoo.infer.svi.capture`.
     early_stopping
         Held-out rows and patience, or None.
+    life_cycle
+        What happens around the steps; by default that of the model's method, if it has one.
     """
 
     def __init__(
         self,
-        model: BNN,
+        model: Any,
         guide: Guide,
         x: Tensor,
         y: Tensor,
@@ -124,16 +126,19 @@ class SVI:
         local: bool = False,
         mode: Mode = "off",
         early_stopping: EarlyStopping | None = None,
+        life_cycle: LifeCycle | None = None,
     ) -> None:
         self.device = guide.some_tensor.device
+        self.life_cycle: LifeCycle = life_cycle or getattr(model, "method", None) or LifeCycle()
         self.objective = Objective(
             model, guide, num_particles, vectorize_particles=vectorize_particles, local=local
         ).to(self.device)
-        lower, upper = _split_levels(len(x), bool(model.upper_slots), seed)
+        #: Parameters that are fitted to rows of their own.
+        self.upper = list(self.life_cycle.upper_parameters(model, guide))
+        lower, upper = _split_levels(len(x), bool(self.upper), seed)
         options: Any = {"batch_size": recipe.batch_size, "seed": seed, "device": self.device}
         self.batches = Batches(x[lower], y[lower], **options)
-        #: Rows that the upper slots are fitted to, if the model has such slots.
-        self.upper_batches = Batches(x[upper], y[upper], **options) if model.upper_slots else None
+        self.upper_batches = Batches(x[upper], y[upper], **options) if self.upper else None
         self.recipe, self.seed, self.mode = recipe, seed, mode
         self.early_stopping = early_stopping
         self.progress = Progress(*self._histories({}))
@@ -173,6 +178,7 @@ class SVI:
         self.objective.train()
         steps_left = self.recipe.num_steps - self.progress.step
         self._gradient_step = GradientStep(self.objective, self.mode, steps_left)
+        self.life_cycle.before_training(self.objective.model, self.objective.guide)
         with (
             StopSignal() as stop,
             kept_memory(),
@@ -197,7 +203,8 @@ class SVI:
                     raise Interrupted
             self._restore_best()
             self.objective.eval()
-            self.objective.model.finish(self.objective.guide, self.batches)
+            model, guide = self.objective.model, self.objective.guide
+            self.life_cycle.after_training(model, guide, self.batches)
             self._check_result()
             save(self)
         return self.progress.losses.all().cpu()
@@ -211,14 +218,15 @@ class SVI:
         self.mode = choose_mode(self.objective, *self.batches[0], self.recipe.num_steps)
 
     def _finished(self) -> bool:
-        exact = self.objective.model.is_exact
-        return exact or self.progress.stopped or self.progress.step >= self.recipe.num_steps
+        progress = self.progress
+        is_last = progress.stopped or progress.step >= self.recipe.num_steps
+        return is_last or not self.life_cycle.takes_steps
 
     def _step(self) -> None:
         step = self.progress.step
         model, guide = self.objective.model, self.objective.guide
         if step == pretrain_steps(self.recipe):
-            model.start_priors(guide)
+            self.life_cycle.after_pretraining(model, guide)
         self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
         guide.advance(step / self.recipe.num_steps)
         self.optimizer.lr = self.recipe.lr * lr_factor(self.recipe, step)
@@ -231,17 +239,14 @@ class SVI:
         if self.recipe.grad_clip is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.grad_clip)
         self.optimizer.step()
-        model.constrain(guide)
         self.progress.losses.append(loss)
         self.progress.step += 1
+        self.life_cycle.after_update(model, guide, self.progress.step / self.recipe.num_steps)
         self._maybe_evaluate()
 
     def _take_upper_gradients(self, x: Tensor, y: Tensor) -> None:
-        """Give the parameters of upper slots the gradient of their own rows."""
-        guide = self.objective.guide
-        assert isinstance(guide, Composite)
-        upper = [p for slot in self.objective.model.upper_slots for p in guide[slot].parameters()]
-        ours = {id(parameter) for parameter in upper}
+        """Give the upper parameters the gradient of their own rows."""
+        ours = {id(parameter) for parameter in self.upper}
         kept = [(p, p.grad) for p in self.parameters if id(p) not in ours]
         self._gradient_step(x, y)
         for parameter, gradient in kept:
@@ -388,11 +393,11 @@ class _Bar:
 
 
 def _split_levels(num_rows: int, has_upper: bool, seed: int) -> tuple[Any, Any]:
-    """Return the rows of weights, and those of upper slots: halves, if there are such slots."""
+    """Return the rows of the lower and of the upper level: halves, if there are two levels."""
     if not has_upper:
         return slice(None), slice(0)
     if num_rows < 2:
-        raise ZooError("structure and weights are fitted to different rows. Got only one row.")
+        raise ZooError("two levels are fitted to different rows. Got only one row.")
     generator = torch.Generator().manual_seed(child_seed(seed, LEVEL_STREAM))
     order = torch.randperm(num_rows, generator=generator)
     half = num_rows // 2

@@ -1,0 +1,228 @@
+"""`SlotPrior`: the prior of one slot, written as a Pyro model.
+
+A subclass declares its parameters as annotated class attributes and writes its sample statements in
+`model`::
+
+    class Scaled(SlotPrior):
+        scale: float = 1.0
+
+        def model(self) -> Tensor:
+            s = pyro.sample(self.site("scale"), HalfCauchy(self.number(self.scale)))
+            return pyro.sample(self.slot.name, self.elements(Normal(self.zero, s)))
+
+Defining the class is all there is to it: prior texts such as ``Scaled(scale=0.1)`` know it by its
+name. The numbers of a prior are buffers, so they follow ``.to(device)``, and no step of inference
+creates a tensor.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pyro
+import torch
+from pyro.infer.autoguide.initialization import InitMessenger
+from torch import Tensor, nn
+from torch.distributions import Normal, biject_to, constraints
+
+from guides.base import Guide
+from guides.lazy import is_lazy
+from guides.mean_field import MeanField
+from zoo.errors import PriorError
+from zoo.network.slots import Slot
+from zoo.priors.families import register_prior
+from zoo.priors.options import Options
+
+
+class SlotPrior(nn.Module):
+    """Draws the value of one slot from its prior. Calling it runs the model.
+
+    Parameters
+    ----------
+    slot
+        The slot.
+    **parameters
+        Values of the annotated attributes of the class.
+    """
+
+    #: Ranges of the numeric parameters, by name.
+    ranges: ClassVar[dict[str, constraints.Constraint]] = {}
+    #: Where the values of the slot live.
+    support: ClassVar[constraints.Constraint] = constraints.real
+    #: Settings of the guide that follows this prior.
+    options: ClassVar[type[Options]] = Options
+    #: Earlier names of this prior, and parameters that are options now.
+    old_names: ClassVar[tuple[str, ...]] = ()
+    moved_parameters: ClassVar[tuple[str, ...]] = ()
+    #: Whether it is a prior of structure, and of nothing else.
+    of_structure: ClassVar[bool] = False
+    #: Whether it has no density, so that a divergence from it is known up to a constant at best.
+    is_improper: ClassVar[bool] = False
+    #: Whether most weights become noise, which drowns gradients that have one draw for all rows.
+    makes_noise: ClassVar[bool] = False
+    #: Whether the prior is fitted to the posterior, and so to the data.
+    is_fitted: bool = False
+
+    zero: Tensor
+    one: Tensor
+    one_half: Tensor
+
+    def __init_subclass__(cls, *, registered: bool = True, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if registered:
+            register_prior(cls)
+
+    def __init__(self, slot: Slot, **parameters: Any) -> None:
+        super().__init__()
+        self.slot = slot
+        #: The settings of the guide, an instance of ``options``.
+        self.settings: Any = self.options()
+        for name, value in parameters.items():
+            setattr(self, name, value)
+        for name, number in (("zero", 0.0), ("one", 1.0), ("one_half", 0.5)):
+            self.register_buffer(name, slot.value.new_tensor(number), persistent=False)
+        self._numbers: dict[float, str] = {}
+        self.setup()
+        self._is_composed = self._has_parts()
+
+    @classmethod
+    def check(cls, parameters: Mapping[str, Any]) -> None:
+        """Refuse parameters that are in range each, but not together."""
+
+    @classmethod
+    def support_of(cls, slot: Slot) -> constraints.Constraint:
+        """Return where the values of a slot live under this prior."""
+        return cls.support
+
+    def setup(self) -> None:
+        """Make buffers and parameters that the model needs; by default none."""
+
+    @abstractmethod
+    def model(self) -> Tensor:
+        """Run the sample statements of this prior and return the slot's value."""
+
+    def guide(self, init_scale: float) -> Guide:
+        """Return the guide that follows this prior, started at the slot's current value.
+
+        Parameters
+        ----------
+        init_scale
+            Standard deviation at the start, in unconstrained space.
+        """
+        return MeanField(self, init=self.starts(), init_scale=init_scale)
+
+    def starts(self) -> dict[str, Tensor]:
+        """Return where sites start, by name; others start at the median of their prior."""
+        return {self.slot.name: self.slot.value}
+
+    def proper(self) -> str | None:
+        """Return the proper prior that stands for an improper one where draws are needed."""
+        return None
+
+    def normal(self) -> Normal | None:
+        """Return the prior if it is a normal with known parameters."""
+        return None
+
+    # ------------------------------------------------------------------ life cycle
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether `after_update` keeps the posterior from going where the objective takes it."""
+        return getattr(self.settings, "max_sd", None) is not None
+
+    @property
+    def is_updated(self) -> bool:
+        """Whether `after_update` changes anything."""
+        return self.is_fitted or self.is_bounded
+
+    def before_training(self, guide: Guide) -> None:
+        """Follow the start of the posterior."""
+
+    def after_pretraining(self, guide: Guide) -> None:
+        """Fit the prior to pretrained weights; called before the first step that has a KL."""
+
+    def after_update(self, guide: Guide) -> None:
+        """Follow an update of the parameters; called after every step."""
+
+    # ------------------------------------------------------------------ what models are made of
+
+    def site(self, part: str) -> str:
+        """Return the name of the site of a part of this prior."""
+        return f"{self.slot.name}_{part}"
+
+    def number(self, value: Any) -> Tensor:
+        """Return a number, or a list of them, in the precision and on the device of the slot."""
+        key = value if isinstance(value, tuple) else float(value)
+        if key not in self._numbers:
+            name = f"number_{len(self._numbers)}"
+            self.register_buffer(name, constant(value, self.slot.value), persistent=False)
+            self._numbers[key] = name
+        return self.get_buffer(self._numbers[key])
+
+    def elements(self, distribution: Any) -> Any:
+        """Return the distribution of the whole slot, with independent elements."""
+        batch, shape = distribution.batch_shape, self.slot.shape
+        # Hyper-parameters may carry plates in front, when many draws are one call.
+        full = torch.broadcast_shapes(batch, shape) if batch else shape
+        return distribution.expand(full).to_event(len(shape))
+
+    def groups(self, grouping: str) -> "Groups":
+        """Return the groups of the slot's elements."""
+        return Groups(self.slot.group_shape(grouping))
+
+    def forward(self) -> Tensor:
+        """Run the model; a value that is made from several sites is shown under the slot's name."""
+        value = self.model()
+        if not self._is_composed or is_lazy(value):  # showing a lazy value would draw it
+            return value
+        shown: Tensor = pyro.deterministic(self.slot.name, value, event_dim=len(self.slot.shape))
+        return shown
+
+    def _has_parts(self) -> bool:
+        """Run the model once, which makes its numbers, and tell whether its sites are parts."""
+        with pyro.poutine.block(), InitMessenger(_some_value), torch.no_grad():
+            trace = pyro.poutine.trace(self.model).get_trace()
+        return self.slot.name not in trace.nodes
+
+
+class Groups:
+    """Groups of the elements of a slot.
+
+    Parameters
+    ----------
+    shape
+        Shape of one number per group, broadcastable against the slot.
+    """
+
+    def __init__(self, shape: torch.Size) -> None:
+        self.shape = shape
+
+    def of(self, distribution: Any) -> Any:
+        """Return the distribution of one number per group."""
+        return distribution.expand([self.shape.numel()]).to_event(1)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Reshape one number per group so that it multiplies the elements of its group."""
+        return values.reshape(values.shape[:-1] + self.shape)
+
+
+def _some_value(site: Mapping[str, Any]) -> Tensor:
+    """Return any value of a site's support; an improper prior cannot be sampled."""
+    fn = site["fn"]
+    transform = biject_to(fn.support)
+    like = next((v for v in _tensors(fn) if v.is_floating_point()), torch.empty(()))
+    return transform(like.new_zeros(transform.inverse_shape(fn.shape())))
+
+
+def _tensors(fn: Any) -> list[Tensor]:
+    own = [value for value in vars(fn).values() if isinstance(value, Tensor)]
+    return own or (_tensors(fn.base_dist) if hasattr(fn, "base_dist") else [])
+
+
+def constant(value: Any, like: Tensor) -> Tensor:
+    """Return a number of a prior, or a list of them, in the precision of a slot."""
+    exact = torch.tensor(value, dtype=torch.float64)
+    constant = exact.to(like)
+    if not constant.isfinite().all() or (constant.cpu() == 0).ne(exact == 0).any():
+        raise PriorError(f"{like.dtype} cannot hold the number {value} of a prior.")
+    return constant
