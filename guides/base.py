@@ -110,7 +110,7 @@ class _SampledValues(Messenger):
         super().__init__()
         self.values: dict[str, Tensor] = {}
 
-    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_post_sample(self, msg: Any) -> None:
         if not site_is_subsample(msg):
             self.values[msg["name"]] = msg["value"]
 
@@ -127,7 +127,8 @@ def median(distribution: Any) -> Tensor:
     while isinstance(base, torch.distributions.Independent):
         base = base.base_dist
     if isinstance(base, pyro.distributions.Delta):
-        return base.v
+        point: Tensor = base.v
+        return point
     known = getattr(base, "median", None)
     if known is not None:
         value: Tensor = known

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from pyro.distributions import Delta
+from pyro.distributions import Delta, Distribution
 from torch import Tensor
-from torch.distributions import Distribution
 from torch.distributions.kl import register_kl
 
 

@@ -53,7 +53,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
             "darts",
         )
     },
-    "laplace": ("laplace", SMALL | NARROW),
+    "laplace": ("laplace", SMALL | NARROW | {"dtype": "float64"}),
     "evidence": ("evidence", LINEAR),
     "group_horseshoe, images": ("group_horseshoe", IMAGES),
     "group_normal_jeffreys, images": ("group_normal_jeffreys", IMAGES),

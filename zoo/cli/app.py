@@ -87,7 +87,6 @@ def list_command(
                 "priors": dict(entry.priors),
                 "compresses": entry.compresses,
                 "analytic_kl": entry.analytic_kl,
-                "truth": entry.truth,
                 "reference": entry.reference,
             }
             for entry in entries

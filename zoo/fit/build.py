@@ -13,7 +13,7 @@ from zoo.data import Schema
 from zoo.errors import ConfigError
 from zoo.fit.config import RunConfig
 from zoo.infer.svi.schedule import child_seed
-from zoo.likelihoods import default_likelihood, parse_likelihood
+from zoo.likelihoods import Likelihood, default_likelihood, parse_likelihood
 from zoo.network.activations import silent_slots
 from zoo.network.bnn import BNN
 from zoo.network.nets import build_net, spell_out
@@ -137,7 +137,7 @@ def create(
     name: str,
     net: nn.Module,
     *,
-    likelihood: str | nn.Module,
+    likelihood: str | Likelihood,
     num_data: int,
     priors: Mapping[str, PriorSource] | None = None,
     bayesian: tuple[str, ...] | None = None,
@@ -173,8 +173,10 @@ def create(
     >>> guide = model.guide(init_scale=0.01)
     """
     built = parse_likelihood(likelihood) if isinstance(likelihood, str) else likelihood
-    return get(name).method(options).model(
-        net, built, priors=priors, num_data=num_data, bayesian=bayesian, autocast=autocast
+    return (
+        get(name)
+        .method(options)
+        .model(net, built, priors=priors, num_data=num_data, bayesian=bayesian, autocast=autocast)
     )
 
 

@@ -81,7 +81,7 @@ class SlotPrior(nn.Module):
             setattr(self, name, value)
         for name, number in (("zero", 0.0), ("one", 1.0), ("one_half", 0.5)):
             self.register_buffer(name, slot.value.new_tensor(number), persistent=False)
-        self._numbers: dict[float, str] = {}
+        self._numbers: dict[Any, str] = {}
         self.setup()
         self._is_composed = self._has_parts()
 
@@ -211,7 +211,8 @@ def _some_value(site: Mapping[str, Any]) -> Tensor:
     fn = site["fn"]
     transform = biject_to(fn.support)
     like = next((v for v in _tensors(fn) if v.is_floating_point()), torch.empty(()))
-    return transform(like.new_zeros(transform.inverse_shape(fn.shape())))
+    value: Tensor = transform(like.new_zeros(transform.inverse_shape(fn.shape())))
+    return value
 
 
 def _tensors(fn: Any) -> list[Tensor]:

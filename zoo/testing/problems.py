@@ -53,6 +53,7 @@ def model_and_guide(
     with torch.no_grad():
         for parameter in guide.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    model.method.before_training(model, guide)  # fitted priors follow the guide
     return model, guide
 
 

@@ -21,9 +21,9 @@ SWAPS = (
     "StudentT(3)",
     "Normal(0, HalfCauchy(1))",
     "Normal(0, HalfNormal(1))",
-    "Horseshoe(scale=0.1)",
-    "NormalJeffreys()",
-    "LogUniform()",
+    "GroupHorseshoe(scale=0.1)",
+    "GroupNormalJeffreys()",
+    "SparseVD()",
     "EmpiricalBayes()",
     "Graves()",
 )

@@ -62,7 +62,8 @@ def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> 
         pyro.settings.context(module_local_params=True),
         seeded(seed, device),
     ):
-        sites = guide.draw(num_samples)
+        # A point is its parameter, which has a gradient.
+        sites = {name: value.detach() for name, value in guide.draw(num_samples).items()}
     return Draws(sites, slots_of(model, sites))
 
 
