@@ -17,7 +17,8 @@ from torch import Tensor, nn
 class Guide(nn.Module):
     """A Pyro guide whose parameters are ordinary parameters of a module.
 
-    A subclass writes its sample statements in `guide`. Use it with an ELBO module and one torch optimizer::
+    A subclass writes its sample statements in `guide`. Use it with an ELBO module and one torch
+    optimizer::
 
         elbo = TraceMeanField_ELBO()(model, guide)
         optimizer = torch.optim.Adam(elbo.parameters())

@@ -20,10 +20,10 @@ class GroupHorseshoeGuide(SlotGuide):
         q(\tilde\alpha_i) = \mathrm{LN}(\mu_{\tilde\alpha_i}, \sigma_{\tilde\alpha_i}^2), \quad
         q(\tilde w_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)
 
-    and likewise for :math:`s_b` and :math:`\tilde\beta_i`. The log of a group's scale,
-    :math:`z_i = \sqrt{s_a s_b \tilde\alpha_i \tilde\beta_i}`, is then Gaussian with mean :math:`m_i
-    = \frac12 \sum \mu` and variance :math:`v_i = \frac14 \sum \sigma^2` over the four scales. Global
-    scales start at :math:`\mu_{s_a} = 2\log\tau_0` and :math:`\mu_{s_b} = -2\log\tau_0`, so that
+    and likewise for :math:`s_b` and :math:`\tilde\beta_i`. The log of a group's scale, :math:`z_i =
+    \sqrt{s_a s_b \tilde\alpha_i \tilde\beta_i}`, is then Gaussian with mean :math:`m_i = \frac12
+    \sum \mu` and variance :math:`v_i = \frac14 \sum \sigma^2` over the four scales. Global scales
+    start at :math:`\mu_{s_a} = 2\log\tau_0` and :math:`\mu_{s_b} = -2\log\tau_0`, so that
     :math:`z_i = 1` at the start and the ELBO is meaningful from the first step.
 
     Parameters

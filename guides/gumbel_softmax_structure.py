@@ -33,9 +33,12 @@ def temperature_at(schedule: str, start: float, end: float, progress: float) -> 
 
 
 class GumbelSoftmaxStructureGuide(SlotGuide):
-    r"""Gumbel-Softmax posterior of the structure of one mixture, :math:`q(\gamma) = GS(s_q, \theta)`.
+    r"""Gumbel-Softmax posterior of the structure of one mixture.
 
-    The site is :math:`u_l = \log(\gamma_l / \gamma_K)`, the coordinates of one simplex, or of several.
+    .. math:: q(\gamma) = GS(s_q, \theta)
+
+    The site is :math:`u_l = \log(\gamma_l / \gamma_K)`, the coordinates of one simplex, or of
+    several.
 
     Parameters
     ----------
@@ -108,7 +111,9 @@ class _Logits(nn.Module):
 
 
 class DirichletStructureGuide(SlotGuide):
-    r"""Dirichlet posterior of the structure of one mixture; its divergence from a Dirichlet is known.
+    r"""Dirichlet posterior of the structure of one mixture.
+
+    Its divergence from a Dirichlet prior has a closed form.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ class Complexity(nn.Module):
         return self.lowest * (position * math.log(self.highest / self.lowest)).exp()
 
     def weighted(self, position: Tensor) -> contextlib.AbstractContextManager[object]:
-        """Give sample statements inside the weight of a position; outside of training they have none."""
+        """Scale sample statements by the weight of a position; outside of training, by none."""
         if not self.training:
             return contextlib.nullcontext()
         scaled: contextlib.AbstractContextManager[object] = poutine.scale(

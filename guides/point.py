@@ -10,8 +10,9 @@ from torch.distributions.kl import register_kl
 class Point(Delta):
     r"""A point :math:`z = T(u)` that is fitted in unconstrained space.
 
-    The objective has :math:`\log |\det T'(u)|` beside the log joint, so that its maximum is the mode
-    of the density of :math:`u`, as for a normal posterior of :math:`u` whose scale goes to zero.
+    The objective has :math:`\log |\det T'(u)|` beside the log joint, so that its maximum is the
+    mode of the density of :math:`u`, as for a normal posterior of :math:`u` whose scale goes to
+    zero.
 
     Parameters
     ----------

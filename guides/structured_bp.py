@@ -25,10 +25,11 @@ class TruncatedLocScale(nn.Module):
 
     .. math:: q(\theta) = \frac1\theta \mathrm{TruncatedNormal}(\log\theta \mid \mu, \sigma, a, b)
 
-    As :math:`\sigma` passes the width :math:`w = b - a` of the window, the distribution becomes uniform and
-    the pull on :math:`\mu` falls like :math:`\sigma^{-2}`: training in :math:`\mu` stops there,
-    even where another posterior is better. The parameter is therefore a level :math:`l` that is
-    about the mean of :math:`\log\theta`, whether the distribution is narrow or wide,
+    As :math:`\sigma` passes the width :math:`w = b - a` of the window, the distribution becomes
+    uniform and the pull on :math:`\mu` falls like :math:`\sigma^{-2}`: training in :math:`\mu`
+    stops there, even where another posterior is better. The parameter is therefore a level
+    :math:`l` that is about the mean of :math:`\log\theta`, whether the distribution is narrow or
+    wide,
 
     .. math:: \mu = l + (l - c) \frac{12 \sigma^2}{w^2}, \qquad c = \frac{a + b}{2}
 

@@ -1,7 +1,7 @@
 """The registry: every method of the zoo, by name.
 
-A method is a subclass of `zoo.network.method.Method` decorated with `register`, alone in its file in
-`zoo.models`, or in a package that announces it through the entry-point group ``zoo.models``.
+A method is a subclass of `zoo.network.method.Method` decorated with `register`, alone in its file
+in `zoo.models`, or in a package that announces it through the entry-point group ``zoo.models``.
 Everything derived — the command line, the contract tests, the README table, the docs — reads this
 registry; adding a method edits nothing else. Priors and guides register themselves when their
 modules are imported; `discover` imports all of them.

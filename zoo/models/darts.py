@@ -109,7 +109,7 @@ class DartsMethod(Method):
         return [parameter for name in names for parameter in guide[name].parameters()]
 
     def loss_is_elbo(self, model: BNN) -> bool:
-        """It is not: rows are split between two objectives."""
+        """Return False: rows are split between two objectives."""
         return False
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:

@@ -14,12 +14,13 @@ structure has none: the objective holds :math:`\log q(\gamma) - \log p(\gamma)` 
 is unbiased. Both densities are those of :math:`u_l = \log(\gamma_l / \gamma_K)`, where nothing
 underflows at low temperatures.
 
-The prior of structure is text as any other. ``--prior '*.structure=GumbelSoftmaxStructure(temperature=0.3,
-penalty=1e-3)'`` makes a primitive with :math:`n` parameters :math:`e^{-n/1000}` times as probable;
-``points=vertices`` lets every draw be one architecture, with the discrete divergence in closed
-form; ``space=cube`` gives each primitive a weight of its own; ``DirichletStructure()`` has a
-Dirichlet posterior and a closed form. A temperature that follows the training instead of being
-learned is ``--option schedule=geometric --option end=0.2``.
+The prior of structure is text as any other. ``--prior
+'*.structure=GumbelSoftmaxStructure(temperature=0.3, penalty=1e-3)'`` makes a primitive with
+:math:`n` parameters :math:`e^{-n/1000}` times as probable; ``points=vertices`` lets every draw be
+one architecture, with the discrete divergence in closed form; ``space=cube`` gives each primitive a
+weight of its own; ``DirichletStructure()`` has a Dirichlet posterior and a closed form. A
+temperature that follows the training instead of being learned is ``--option schedule=geometric
+--option end=0.2``.
 
 Use it to let data choose between parts of a network, and to see how sure they are. Networks with
 something to choose are graphs (``--net graph:path.yaml``, ``--net cells:8-2-2``); in a plain stack

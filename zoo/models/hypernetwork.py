@@ -117,7 +117,7 @@ class HypernetworkMethod(Method):
         )
 
     def loss_is_elbo(self, model: BNN) -> bool:
-        """It is not: it is averaged over weights of the divergence."""
+        """Return False: it is averaged over weights of the divergence."""
         return False
 
 

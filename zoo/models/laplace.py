@@ -10,11 +10,11 @@ Model and posterior, with :math:`\hat w` the mode of :math:`p(w \mid D)`:
 .. math::
     H = I + \sum_n J_n^\top \Lambda_n J_n, \qquad J_n = \nabla_w f_{\hat w}(x_n),
 
-and :math:`\Lambda_n` the Fisher information of an observation about the outputs. Up to
-4000 unknowns it is a full matrix, above that its diagonal (``--option curvature=full`` insists on
-the matrix). The mode is trained by the ordinary loop, with a point as its posterior, so that the
-objective is the negative log joint; the curvature is computed after the last step, from all training rows, and
-with it the evidence
+and :math:`\Lambda_n` the Fisher information of an observation about the outputs. Up to 4000
+unknowns it is a full matrix, above that its diagonal (``--option curvature=full`` insists on the
+matrix). The mode is trained by the ordinary loop, with a point as its posterior, so that the
+objective is the negative log joint; the curvature is computed after the last step, from all
+training rows, and with it the evidence
 
 .. math::
     \log p(D) \approx \log p(D, \hat w) + \tfrac{d}{2} \log 2\pi - \tfrac12 \log |H| .
@@ -87,7 +87,7 @@ class LaplaceNetwork(BNN):
     """
 
     def sample_slots(self) -> dict[str, Tensor]:
-        r"""Draw every weight, :math:`w_i \sim N(0, 1)` or another prior with independent elements."""
+        r"""Draw every weight, :math:`w_i \sim N(0, 1)` or another independent prior."""
         weights = {}
         for name in self.slots:
             prior = self.prior(name)
@@ -186,5 +186,5 @@ class LaplaceMethod(Method):
         model.linearised = True
 
     def loss_is_elbo(self, model: BNN) -> bool:
-        """It is not: it is minus the log joint."""
+        """Return False: it is minus the log joint."""
         return False
