@@ -118,11 +118,6 @@ class Entry:
     expected_failures: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def options(self) -> Any:
-        """The settings of the method itself, a pydantic model."""
-        return self.method.options
-
-    @property
     def documentation(self) -> str:
         """The docstring of the method's module: the model in words and formulas."""
         module = importlib.import_module(self.method.__module__)

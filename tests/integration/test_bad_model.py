@@ -158,6 +158,10 @@ def test_a_bad_likelihood(refused, data, likelihood, fragments):
         ("--dtype", "float16", ["'dtype' is not accepted", "'float16'"]),
         ("--lr", "-0.1", ["'lr' is not accepted", "-0.1"]),
         ("--lr", "0", ["'lr' is not accepted"]),
+        ("--lr", "abc", ["'lr' is not accepted", "valid number", "'abc'"]),
+        ("--num-steps", "1.5", ["'num_steps' is not accepted", "valid integer", "'1.5'"]),
+        ("--option", "rank", ["NAME=VALUE", "'rank'"]),
+        ("--option", "rank=nan", ["'options' holds text, numbers and lists only", "nan"]),
         ("--lr", "nan", ["'lr' is not accepted"]),
         ("--lr", "inf", ["'lr' is not accepted", "finite"]),
         ("--init-scale", "inf", ["'init_scale' is not accepted"]),
@@ -217,7 +221,7 @@ def test_bad_questions(refused, arguments, fragment):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["fit", "--lr", "abc"], ["fit", "--nope"], ["nope"], ["predict"]]
+    "arguments", [["sbc", "m", "--seed", "abc"], ["fit", "--nope"], ["nope"], ["predict"]]
 )
 def test_usage_errors_have_the_same_exit_code(zoo_here, arguments):
     outcome = zoo_here(*arguments)

@@ -7,7 +7,8 @@ import torch
 import yaml
 
 from zoo import registry
-from zoo.fit import store
+from zoo.errors import ZooError
+from zoo.fit import prepare, store
 from zoo.fit.store import RunDirectory
 
 FILES = {
@@ -133,6 +134,49 @@ def test_priors_of_flags_and_configuration_are_joined(zoo_here, tmp_path):
         "*bias": "Laplace(loc=0, scale=1)",
         "noise": "HalfNormal(scale=1)",
     }
+
+
+@pytest.fixture
+def read_by_fit(monkeypatch):
+    """The configurations that reach the fit, which is not run."""
+
+    def stop(config):
+        found.append(config)
+        raise ZooError("enough")
+
+    found = []
+    monkeypatch.setattr(prepare, "prepare", stop)
+    return found
+
+
+def test_options_of_flags_and_configuration_are_joined(zoo_here, tmp_path, read_by_fit):
+    (tmp_path / "base.yaml").write_text(
+        "method: mean_field\ndata: wine\n"
+        "options: {rank: 2, rule: sum, max_sd: {0.weight: 1, 2.weight: 1}}\n"
+    )
+    flags = ("--option", "rank=20", "--option", "max_sd[0.weight]=0.2", "--option", "fast=true")
+    assert zoo_here("fit", "--config", "base.yaml", *flags).err == "zoo: error: enough\n"
+    assert read_by_fit[0].options == {
+        "rank": 20,
+        "rule": "sum",
+        "max_sd": {"0.weight": 0.2, "2.weight": 1},
+        "fast": True,
+    }
+
+
+def test_every_kind_of_flag(zoo_here, read_by_fit):
+    zoo_here(
+        "fit", "mean_field", "--data", "wine", "--lr", "1e-3", "--num-steps", "7", "--autocast",
+        "--schedule", "cosine", "--ignore", "a", "--ignore", "b", "--bayesian", "*.weight",
+        "--prior", "Normal(0, 2)", "--seed", "3",
+    )  # fmt: skip
+    (config,) = read_by_fit
+    expected = {
+        "method": "mean_field", "data": "wine", "lr": 0.001, "num_steps": 7, "autocast": True,
+        "schedule": "cosine", "ignore": ("a", "b"), "bayesian": ("*.weight",),
+        "priors": {"*weight": "Normal(loc=0, scale=2)"}, "seed": 3,
+    }  # fmt: skip
+    assert config.model_dump(exclude_unset=True) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ import json
 import subprocess
 
 import pytest
+from pydantic import BaseModel, Field
 
 import zoo
+from zoo.registry import Entry
 
 
 def test_list_names_every_method_with_one_sentence(zoo_here):
@@ -32,8 +34,49 @@ def test_list_as_json(zoo_here):
 def test_show_every_method(zoo_here, name):
     outcome = zoo_here("show", name)
     assert outcome.code == 0
-    for fragment in ("Recipe:", "0.weight", "2.bias", "analytic KL", "Reference:"):
-        assert fragment in outcome.out
+    parts = ("Reference:", "Model (zoo.models.", "Recipe:", "Slots of ", "0.weight", "analytic KL")
+    positions = [outcome.out.index(part) for part in parts[:4]]
+    assert positions == sorted(positions)
+    for part in (*parts, "2.bias"):
+        assert part in outcome.out
+
+
+def test_show_prints_model_and_guide_as_code(zoo_here):
+    out = zoo_here("show", "mean_field").out
+    model, guide = out.partition("Guide (guides.mean_field):")[::2]
+    assert "def mean_field(" in model
+    assert "pyro.sample(" in guide
+
+
+def test_show_lists_options(zoo_here, monkeypatch):
+    class Options(BaseModel):
+        rank: int = Field(20, ge=1, description="Rank of the covariance.")
+
+    monkeypatch.setattr(Entry, "options", Options, raising=False)
+    line = "  rank <int>  Rank of the covariance.  [default: 20; x >= 1]\n"
+    assert "Options:\n" + line in zoo_here("show", "mean_field").out
+    rows = json.loads(zoo_here("list", "--json").out)
+    assert {row["options"][0]["name"] for row in rows} == {"rank"}
+
+
+@pytest.mark.parametrize("name", zoo.list_models())
+def test_show_draws_every_method(zoo_here, tmp_path, name):
+    outcome = zoo_here("show", name, "--graph", "g.dot")
+    assert (outcome.code, outcome.out) == (0, "graph   g.dot\n")
+    text = (tmp_path / "g.dot").read_text()
+    assert 'label="obs_id"' in text
+    assert ' -> "y";' in text
+
+
+def test_show_draws_another_network_and_likelihood(zoo_here, tmp_path):
+    flags = ("--net", "lenet5", "--likelihood", "poisson", "--graph", "g.dot")
+    assert zoo_here("show", "group_horseshoe", *flags).code == 0
+    assert '"y" [label="y\\nPoisson"' in (tmp_path / "g.dot").read_text()
+
+
+def test_a_graph_that_cannot_be_written_is_explained(refused):
+    assert "ends in .dot" in refused("show", "mean_field", "--graph", "g.txt")
+    assert "cannot write" in refused("show", "mean_field", "--graph", "nowhere/g.dot")
 
 
 def test_show_with_a_prior_and_a_network(zoo_here):

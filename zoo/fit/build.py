@@ -12,6 +12,7 @@ from guides.base import Guide
 from zoo.data import Schema
 from zoo.errors import ConfigError
 from zoo.fit.config import RunConfig
+from zoo.fit.guides import GuideSource, build_guide
 from zoo.infer.svi.schedule import child_seed
 from zoo.likelihoods import Likelihood, default_likelihood, parse_likelihood
 from zoo.network.activations import silent_slots
@@ -47,6 +48,7 @@ def assemble(
     *,
     num_data: int,
     net: nn.Module | None = None,
+    guide: GuideSource | None = None,
 ) -> Assembly:
     """Build model and guide, with every default of the configuration filled in.
 
@@ -60,7 +62,12 @@ def assemble(
         Number of training rows: it weighs the likelihood against the prior.
     net
         A network object; otherwise the configuration names one.
+    guide
+        A guide object; otherwise the configuration names one.
     """
+    source = config.guide if guide is None else guide
+    if source is None:
+        raise ConfigError("this run was made with a guide object: pass the same guide as guide=.")
     entry = get(config.method)
     check_task(entry, schema.task)
     likelihood_text = config.likelihood or default_likelihood(schema.task)
@@ -101,17 +108,10 @@ def assemble(
         autocast=config.autocast,
     )
     check_network(model, torch.zeros(2, *schema.input_shape, dtype=dtype), num_classes)
-    guide = build_guide(model, config.guide, config.recipe(entry).init_scale)
+    built = build_guide(model, source, config.recipe(entry).init_scale)
     threads = config.num_threads or choose_threads(model, config.recipe(entry))
     config = config.model_copy(update={"num_threads": threads})
-    return Assembly(entry, config, model.to(device), guide.to(device))
-
-
-def build_guide(model: BNN, name: str, init_scale: float) -> Guide:
-    """Return the guide that a name stands for."""
-    if name == "full_rank":
-        return model.method.full_rank_guide(model, init_scale)
-    return model.method.guide(model, init_scale)
+    return Assembly(entry, config, model.to(device), built.to(device))
 
 
 def start_seed(config: RunConfig) -> int:

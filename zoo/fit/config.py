@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +14,15 @@ from zoo.errors import ConfigError, ZooError, did_you_mean
 from zoo.parsing.calls import plain_mapping, short
 from zoo.registry import Entry, Recipe
 
+#: Fields of one section: ``zoo fit --help`` lists them together. None: not a flag of ``zoo fit``.
+_data, _model, _computation, _training = (
+    partial(Field, json_schema_extra={"section": section})
+    for section in ("Data", "Model", "Computation", "Training")
+)
+
 
 class RunConfig(BaseModel):
-    """The configuration of one fit.
+    """The configuration of one fit. Each field is a flag of ``zoo fit``.
 
     Values that are None take the method's default; `resolved` fills them in, so that a stored
     configuration repeats its run even after a default has changed.
@@ -23,45 +30,103 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    method: str
-    data: str | None = None
-    target: str | None = None
-    task: Literal["regression", "classification", "counts"] | None = None
-    missing: Literal["refuse", "impute", "drop"] = "refuse"
-    ignore: tuple[str, ...] = ()
-    test_fraction: float = Field(0.2, ge=0.0, lt=1.0)
-    data_sha256: str | None = None
+    method: str = Field(description="Name of a method, see 'zoo list'.")
 
-    net: str | dict[str, Any] | None = "mlp"
-    likelihood: str | None = None
-    priors: dict[str, Any] = Field(default_factory=dict)
-    bayesian: tuple[str, ...] | None = None
-    guide: Literal["factorised", "full_rank", "linear"] = "factorised"
-    options: dict[str, Any] = Field(default_factory=dict)
+    data: str | None = _data(None, description="Data set (see 'zoo data'), CSV or Parquet file.")
+    target: str | None = _data(None, description="Column of the file to predict.")
+    task: Literal["regression", "classification", "counts"] | None = _data(
+        None, description="What to predict; inferred from the target by default."
+    )
+    missing: Literal["refuse", "impute", "drop"] = _data(
+        "refuse", description="What to do with missing values."
+    )
+    ignore: tuple[str, ...] = _data((), description="Column of the file to leave out.")
+    test_fraction: float = _data(0.2, ge=0.0, lt=1.0, description="Fraction of rows for testing.")
+    data_sha256: str | None = Field(
+        None,
+        description="Checksum that the data must have.",
+        json_schema_extra={"section": None},
+    )
 
-    seed: int = Field(0, ge=0, lt=2**63)
-    start: int = Field(0, ge=0)
-    restarts: int = Field(0, ge=0)
-    device: str = "auto"
-    dtype: Literal["float32", "float64"] = "float32"
-    autocast: bool = False
-    num_threads: int | None = Field(None, ge=1)
+    net: str | dict[str, Any] | None = _model(
+        "mlp",
+        description="Network: mlp, mlp:64-100-10, linear, polynomial:3, lenet300, lenet5, "
+        "cells:8-2-2, graph:path.yaml or module:path.py:function.",
+    )
+    likelihood: str | None = _model(
+        None,
+        description="Likelihood: gaussian, gaussian(noise=0.1), gaussian(noise=heteroscedastic), "
+        "student_t(df=4), bernoulli, categorical or poisson; chosen by the task by default.",
+    )
+    priors: dict[str, Any] = _model(
+        default_factory=dict,
+        description="Prior of the slots that match a pattern, for example "
+        "'*.weight=Normal(0, 1)'; a prior alone applies to all weights.",
+    )
+    bayesian: tuple[str, ...] | None = _model(
+        None, description="Pattern of parameters to treat as Bayesian; the others are points."
+    )
+    guide: str | None = _model(
+        "factorised",
+        description="Family of the posterior: factorised, which follows the priors; full_rank, one "
+        "Normal with all correlations, for small models; or a guide of pyro.infer.autoguide, for "
+        "example 'AutoLowRankMultivariateNormal(rank=5)'.",
+    )
+    options: dict[str, Any] = _model(
+        default_factory=dict,
+        description="Settings of the method and of its guide, by name; see 'zoo show'.",
+    )
 
-    num_steps: int | None = Field(None, ge=1)
-    batch_size: int | None = Field(None, ge=1)
-    lr: float | None = Field(None, gt=0.0)
-    schedule: Literal["constant", "linear", "cosine"] | None = None
-    pretrain: float | None = Field(None, ge=0.0, lt=1.0)
-    kl_warmup: float | None = Field(None, ge=0.0, le=1.0)
-    init_scale: float | None = Field(None, gt=0.0)
-    grad_clip: float | None = Field(None, gt=0.0)
-    num_particles: int = Field(1, ge=1)
-    estimator: Literal["auto", "local", "weights"] = "auto"
-    compile: Literal["auto", "off", "replay", "inductor"] = "auto"
-    validation_fraction: float = Field(0.0, ge=0.0, lt=1.0)
-    patience: int = Field(10, ge=1)
-    num_samples: int = Field(100, ge=2)
-    checkpoint_every: int = Field(500, ge=1)
+    seed: int = _computation(
+        0, ge=0, lt=2**63, description="Seed of the data split, initial weights, batches and noise."
+    )
+    start: int = _computation(
+        0, ge=0, description="Use other initial weights, batches and noise with the same split."
+    )
+    restarts: int = _computation(
+        0, ge=0, description="Number of further fits from other starts, to see if they agree."
+    )
+    device: str = _computation("auto", description="Device: auto, cpu, cuda, cuda:0, ...")
+    dtype: Literal["float32", "float64"] = _computation("float32", description="Precision.")
+    autocast: bool = _computation(False, description="Let the network compute in bfloat16.")
+    num_threads: int | None = _computation(
+        None, ge=1, description="Number of CPU threads; one for small problems by default."
+    )
+
+    num_steps: int | None = _training(None, ge=1, description="Number of optimizer steps.")
+    batch_size: int | None = _training(None, ge=1, description="Number of rows per step.")
+    lr: float | None = _training(None, gt=0.0, description="Learning rate.")
+    schedule: Literal["constant", "linear", "cosine"] | None = _training(
+        None, description="Learning rate schedule."
+    )
+    pretrain: float | None = _training(
+        None, ge=0.0, lt=1.0, description="Fraction of the steps, at the start, without the KL."
+    )
+    kl_warmup: float | None = _training(
+        None,
+        ge=0.0,
+        le=1.0,
+        description="Fraction of the steps over which the weight of the KL rises to one.",
+    )
+    init_scale: float | None = _training(
+        None, gt=0.0, description="Standard deviation of the posterior at the start."
+    )
+    grad_clip: float | None = _training(None, gt=0.0, description="Maximum norm of the gradient.")
+    num_particles: int = _training(1, ge=1, description="Number of posterior draws per step.")
+    estimator: Literal["auto", "local", "weights"] = _training(
+        "auto", description="What is sampled in a step: layer outputs (local) or weights."
+    )
+    compile: Literal["auto", "off", "replay", "inductor"] = _training(
+        "auto", description="How steps are executed: replay records them, inductor compiles them."
+    )
+    validation_fraction: float = _training(
+        0.0, ge=0.0, lt=1.0, description="Fraction of training rows held out for early stopping."
+    )
+    patience: int = _training(
+        10, ge=1, description="Number of evaluations without improvement before stopping early."
+    )
+    num_samples: int = _training(100, ge=2, description="Number of posterior draws to store.")
+    checkpoint_every: int = _training(500, ge=1, description="Steps between two checkpoints.")
 
     @field_validator("net", mode="before")
     @classmethod
@@ -75,6 +140,20 @@ class RunConfig(BaseModel):
                 f"of a graph. Got {short(net)}."
             )
         return plain_mapping(net, "the mapping of a graph network", ConfigError)
+
+    @field_validator("options", mode="after")
+    @classmethod
+    def _plain_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        return plain_mapping(options, "the mapping 'options'", ConfigError)
+
+    @field_validator("guide", mode="after")
+    @classmethod
+    def _known_guide(cls, guide: str | None) -> str | None:
+        if guide not in (None, "factorised", "full_rank"):
+            from zoo.fit.guides import check_guide
+
+            check_guide(str(guide))
+        return guide
 
     @field_validator("priors", mode="after")
     @classmethod

@@ -16,6 +16,7 @@ from zoo.data import load as load_data
 from zoo.errors import ConfigError
 from zoo.fit.build import Assembly, assemble, start_seed
 from zoo.fit.config import RunConfig
+from zoo.fit.guides import GuideSource
 from zoo.fit.result import Fitted, training_tensors
 from zoo.infer.normalisation import statistics_of_draws
 from zoo.infer.svi.loop import SVI, EarlyStopping
@@ -43,13 +44,17 @@ class Prepared:
 
 
 def prepare(
-    config: RunConfig, *, dataset: Dataset | None = None, net: nn.Module | None = None
+    config: RunConfig,
+    *,
+    dataset: Dataset | None = None,
+    net: nn.Module | None = None,
+    guide: GuideSource | None = None,
 ) -> Prepared:
     """Load the data and build model, guide and training loop."""
     dataset = dataset or _load_dataset(config)
     config = config.model_copy(update={"data_sha256": checksum(dataset)})
     train, held_out = _split_validation(config, len(dataset.X_train))
-    assembly = assemble(config, dataset.schema, num_data=len(train), net=net)
+    assembly = assemble(config, dataset.schema, num_data=len(train), net=net, guide=guide)
     x, y = training_tensors(assembly, dataset)
     recipe = assembly.config.recipe(assembly.entry)
     _check_last_batch(assembly.model.net, x[train], recipe.batch_size)

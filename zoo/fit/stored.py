@@ -10,11 +10,14 @@ from zoo.errors import StoreError
 from zoo.fit import store
 from zoo.fit.build import assemble
 from zoo.fit.config import RunConfig, dump_config, make_config, read_config
+from zoo.fit.guides import GuideSource
 from zoo.fit.result import Fitted
 from zoo.fit.store import RunDirectory
 
 
-def read_fitted(path: str | Path, *, net: nn.Module | None = None) -> Fitted:
+def read_fitted(
+    path: str | Path, *, net: nn.Module | None = None, guide: GuideSource | None = None
+) -> Fitted:
     """Read the posterior of a finished run.
 
     Parameters
@@ -23,6 +26,8 @@ def read_fitted(path: str | Path, *, net: nn.Module | None = None) -> Fitted:
         The run directory.
     net
         The network, if the run was made with a network object instead of a text.
+    guide
+        The guide, if the run was made with a guide object instead of a text.
     """
     directory = RunDirectory(path)
     directory.require_complete()
@@ -33,7 +38,7 @@ def read_fitted(path: str | Path, *, net: nn.Module | None = None) -> Fitted:
         losses, num_data, seconds = tensors["losses"], numbers["num_data"], numbers["seconds"]
     except KeyError as error:
         raise StoreError(f"{str(directory.path / store.GUIDE)!r} lacks {error}.") from None
-    assembly = assemble(config, schema, num_data=int(num_data), net=net)
+    assembly = assemble(config, schema, num_data=int(num_data), net=net, guide=guide)
     for part, module in (("model.", assembly.model), ("guide.", assembly.guide)):
         try:
             _load(module, _under(part, tensors))

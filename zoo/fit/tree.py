@@ -1,5 +1,6 @@
 """The tree of a fit: everything that its diagnostics and its report need to know."""
 
+import contextlib
 import json
 import platform
 from collections.abc import Mapping
@@ -50,7 +51,9 @@ def fit_tree(
     likelihoods = fitted.log_likelihood(f, y, draws.values)
     log_priors = site_log_priors(model, draws)
     log_prior = torch.stack(list(log_priors.values())).sum(0)
-    stats = {"log_prior": log_prior, "log_q": log_posterior(fitted.assembly.guide, draws)}
+    stats = {"log_prior": log_prior}
+    with contextlib.suppress(NotImplementedError):  # a guide from elsewhere may not know it
+        stats["log_q"] = log_posterior(fitted.assembly.guide, draws)
     if len(y) == len(dataset.y_train):  # otherwise the log joint is not known
         stats["lp"] = log_prior + likelihoods.double().sum(1)
     prior = _prior_draws(fitted, draws)

@@ -10,6 +10,7 @@ from torch import nn
 from zoo.data import Dataset, from_arrays
 from zoo.errors import ConfigError
 from zoo.fit.config import make_config
+from zoo.fit.guides import GuideSource, guide_text
 from zoo.fit.prepare import Prepared, prepare, threads
 from zoo.fit.run import begin, continued, train
 from zoo.fit.store import RunDirectory
@@ -25,6 +26,7 @@ def fit(
     *,
     data: str | Dataset | None = None,
     net: str | Mapping[str, Any] | nn.Module = "mlp",
+    guide: GuideSource = "factorised",
     out: str | Path | None = None,
     truth: bool = False,
     robustness: bool = False,
@@ -44,6 +46,10 @@ def fit(
         Name of a data set, path of a table, or a `zoo.data.Dataset`.
     net
         Text such as ``"mlp:64-100-10"``, the mapping of a graph, or any torch network.
+    guide
+        ``factorised`` follows the priors, ``full_rank`` is one Normal over all sites. Or any Pyro
+        guide: a class of `pyro.infer.autoguide` or its text, such as
+        ``"AutoLowRankMultivariateNormal(rank=5)"``, a guide object, or a function.
     out
         Directory to write the run to; nothing is written when None.
     truth
@@ -76,6 +82,7 @@ def fit(
         method=method,
         data=data if isinstance(data, str) else None,
         net=None if isinstance(net, nn.Module) else net,
+        guide=guide_text(guide),
         **options,
     )
     if X is not None:
@@ -84,6 +91,7 @@ def fit(
         config,
         dataset=data if isinstance(data, Dataset) else None,
         net=net if isinstance(net, nn.Module) else None,
+        guide=None if isinstance(guide, str) else guide,
     )
     directory = None if out is None else RunDirectory.new(out)
     return run(

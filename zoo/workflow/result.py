@@ -10,6 +10,7 @@ from torch import nn
 from zoo.compress.compression import Compression, compress_fit
 from zoo.data import Dataset
 from zoo.errors import StoreError
+from zoo.fit.guides import GuideSource
 from zoo.fit.result import Fitted
 from zoo.fit.schema import read_tree
 from zoo.fit.store import POSTERIOR, RunDirectory
@@ -90,7 +91,9 @@ class Fit(Fitted):
         return truth_of(self, self.data(dataset), **options)[1]
 
 
-def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
+def load(
+    path: str | Path, *, net: nn.Module | None = None, guide: GuideSource | None = None
+) -> Fit:
     """Load a finished run.
 
     Parameters
@@ -99,8 +102,10 @@ def load(path: str | Path, *, net: nn.Module | None = None) -> Fit:
         The run directory.
     net
         The network, if the run was made with a network object instead of a text.
+    guide
+        The guide, if the run was made with a guide object instead of a text.
     """
-    return Fit.of(read_fitted(path, net=net))
+    return Fit.of(read_fitted(path, net=net, guide=guide))
 
 
 def save(fitted: Fitted, out: str | Path) -> Fit:

@@ -1,28 +1,90 @@
-"""A method in words: what ``zoo show`` prints."""
+"""A method to look at: what ``zoo show`` prints and draws."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyro
 import torch
+from torch import Tensor
 
-from guides.mean_field import MeanField
+from guides.base import Composite
 from zoo.errors import ConfigError
 from zoo.fit.build import create
 from zoo.infer.svi.objective import site_divergences
 from zoo.likelihoods import parse_likelihood
+from zoo.network.bnn import BNN
 from zoo.network.nets import build_net
-from zoo.registry import get
+from zoo.registry import Entry, get
+from zoo.workflow.graph import relations, to_dot
+from zoo.workflow.options import option_lines
+from zoo.workflow.source import guide_source, model_source
 
 
-def describe_method(
+@dataclass(frozen=True)
+class Shown:
+    """A method, put together for a network.
+
+    Attributes
+    ----------
+    entry
+        The method.
+    net
+        The text that names the network.
+    model, guide
+        The method with that network, untrained.
+    x
+        Rows that the network takes.
+    """
+
+    entry: Entry
+    net: str
+    model: BNN
+    guide: Composite
+    x: Tensor
+
+    def text(self) -> str:
+        """Return the method in words, model and guide as code, recipe, options and slots."""
+        parts = [
+            self.entry.documentation.split("\n\n")[0],
+            f"Reference: {self.entry.reference}",
+            f"Model ({self.entry.method.__module__}):\n\n{model_source(self.entry)}",
+        ]
+        guide = guide_source(self.entry)
+        if guide:
+            parts.append(f"Guide (guides.{self.entry.name}):\n\n{guide}")
+        parts.append(f"Recipe: {self.entry.recipe}")
+        options = option_lines(self.entry)
+        if options:
+            parts.append("\n  ".join(["Options:", *options]))
+        parts.append("\n  ".join([f"Slots of {self.net}:", *self._slot_lines()]))
+        return "\n\n".join(parts)
+
+    def dot(self) -> str:
+        """Return the graph of the model in the DOT language."""
+        return to_dot(relations(self.model, self.guide, self.x))
+
+    def _slot_lines(self) -> list[str]:
+        with torch.no_grad(), pyro.settings.context(module_local_params=True):
+            divergences = site_divergences(self.model.sample_slots, self.guide)
+        lines = []
+        for slot, prior in self.model.priors.items():
+            lines.append(f"{slot}  {tuple(self.model.slots[slot].shape)}  ~ {prior}")
+            for site, posterior in self.guide[slot].distributions().items():
+                analytic = "analytic KL" if divergences[site][1] else "Monte Carlo KL"
+                lines.append(f"    {site}: {_family(posterior)} posterior, {analytic}")
+        points = [n for n, _ in self.model.net.named_parameters() if n not in self.model.slots]
+        return [*lines, f"trained as points: {', '.join(points)}"] if points else lines
+
+
+def show_method(
     name: str,
     *,
     net: str,
     likelihood: str,
     priors: Mapping[str, str] | None = None,
     bayesian: tuple[str, ...] | None = None,
-) -> str:
-    """Return the documentation of a method, its recipe, and every slot for a given network.
+) -> Shown:
+    """Put a method together for a network, to look at it.
 
     Parameters
     ----------
@@ -34,32 +96,17 @@ def describe_method(
         As for a fit.
     """
     entry = get(name)
-    network = build_net(net, *_sizes(net))
+    num_inputs, num_outputs, image_shape = _sizes(net)
+    x = torch.zeros(2, *(image_shape or (num_inputs,)))
     model = create(
         name,
-        network,
+        build_net(net, num_inputs, num_outputs, image_shape),
         likelihood=parse_likelihood(likelihood),
-        num_data=1,
+        num_data=len(x),
         priors=priors,
         bayesian=bayesian,
-    )
-    guide = model.guide(init_scale=entry.recipe.init_scale)
-    with torch.no_grad(), pyro.settings.context(module_local_params=True):
-        divergences = site_divergences(model.sample_slots, guide)
-    lines = [entry.documentation, "", f"Recipe: {entry.recipe}", "", f"Slots of {net}:"]
-    for slot, prior in model.priors.items():
-        lines.append(f"  {slot}  {tuple(model.slots[slot].shape)}  ~ {prior}")
-        part = guide[slot]
-        assert isinstance(part, MeanField)
-        for site in part.names:
-            analytic = "analytic KL" if divergences[site][1] else "Monte Carlo KL"
-            lines.append(
-                f"      {site}: {_family(part[site].distribution())} posterior, {analytic}"
-            )
-    points = [n for n, _ in model.net.named_parameters() if n not in model.slots]
-    if points:
-        lines.append(f"  trained as points: {', '.join(points)}")
-    return "\n".join(lines)
+    ).eval()
+    return Shown(entry, net, model, model.guide(init_scale=entry.recipe.init_scale), x)
 
 
 def _family(posterior: torch.distributions.Distribution) -> str:

@@ -1,0 +1,23 @@
+"""Exit codes, and how findings lead to them."""
+
+from typing import Any
+
+import typer
+
+BAD_INPUT = 2
+#: The command finished, and what it made must not be used: a finding has level ``fail``.
+NOT_TRUSTED = 3
+INTERRUPTED = 130
+
+
+def judge(findings: list[Any]) -> None:
+    """Print the verdict and what caused it; a failure is an exit code."""
+    from zoo.diagnostics import verdict
+
+    result = verdict(findings)
+    for finding in findings:
+        if finding.level in ("warn", "fail"):
+            typer.echo(f"{finding.level:6}  {finding.message} {finding.advice}")
+    typer.echo(f"verdict {result.level}: {result.sentence}")
+    if result.level == "fail":
+        raise typer.Exit(NOT_TRUSTED)

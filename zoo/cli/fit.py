@@ -1,0 +1,132 @@
+"""``zoo fit``: from a configuration to a run directory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from zoo.cli.config_flags import flag_name, flags_of, given_values, section
+from zoo.cli.exits import INTERRUPTED, judge
+from zoo.cli.flags import Executor, Quiet, Robustness
+from zoo.errors import ConfigError
+from zoo.fit.config import RunConfig, make_config, read_config
+
+#: Fields that decide which rows a run is trained on: the data, and the seed of its split.
+DATA_FIELDS = {"seed"} | {n for n, f in RunConfig.model_fields.items() if section(f) == "Data"}
+
+
+@flags_of(RunConfig)
+def fit(
+    *,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file with any of the above; flags take precedence.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory; the next number under runs/ by default.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue an interrupted run from its checkpoint.")
+    ] = None,
+    truth: Annotated[
+        bool, typer.Option("--truth", help="Also compare the fit with NUTS; for small problems.")
+    ] = False,
+    robustness: Robustness = False,
+    executor: Executor = None,
+    quiet: Quiet = False,
+    **settings: Any,
+) -> None:
+    """Fit a method and write a run directory.
+
+    The directory holds the posterior, the findings of the diagnostics and a report. Exit code 3:
+    the fit finished, but a finding says that it must not be used yet.
+    """
+    flags = given_values(RunConfig, settings)
+    if resume is not None and (flags or config or out):
+        names = [flag_name(name, RunConfig.model_fields[name]) for name in flags]
+        raise ConfigError(
+            "--resume repeats the stored configuration; it does not take "
+            f"{', '.join(names) or '--config or --out'}."
+        )
+    if executor is not None:
+        from zoo.infer.tasks.executor import check_executor
+
+        check_executor(executor)
+    how = {
+        "truth": truth,
+        "robustness": robustness,
+        "executor": executor,
+        "progress_bar": False if quiet else None,
+    }
+    if resume is not None:
+        _fit_resumed(resume, how)
+    else:
+        _fit_new(flags, config, out, how)
+
+
+def _fit_new(
+    flags: dict[str, Any], config: Path | None, out: Path | None, how: dict[str, Any]
+) -> None:
+    values = read_config(config) if config else {}
+    if DATA_FIELDS & flags.keys():  # other rows, or the same ones split in another way
+        values.pop("data_sha256", None)
+    values = _merged(values, flags)
+    if "method" not in values or "data" not in values:
+        raise ConfigError("name a method and data, for example: zoo fit mean_field --data digits")
+    checked = make_config(**values)
+
+    from zoo.fit.prepare import prepare
+    from zoo.fit.store import RunDirectory
+    from zoo.workflow.fitting import run
+
+    prepared = prepare(checked)
+    directory = RunDirectory.new(out)
+    with _interruptible(directory.path):
+        _print_results(run(prepared, directory, **how))
+
+
+def _merged(values: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """Put flags over the values of a file; mappings in both are joined, key by key."""
+    joined = {
+        name: _merged(values[name], flag)
+        for name, flag in flags.items()
+        if isinstance(flag, dict) and isinstance(values.get(name), dict)
+    }
+    return values | flags | joined
+
+
+def _fit_resumed(path: Path, how: dict[str, Any]) -> None:
+    from zoo.fit.store import RunDirectory
+    from zoo.workflow.fitting import resume
+
+    with _interruptible(path):
+        directory = RunDirectory(path)
+        _print_results(resume(directory, **how))
+
+
+@contextmanager
+def _interruptible(path: Path) -> Iterator[None]:
+    """Say how to go on after Ctrl-C; said here, because typer swallows the exception."""
+    from zoo.fit.store import CHECKPOINT
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        saved = (path / CHECKPOINT).exists()
+        what = "the checkpoint is saved" if saved else "there is no checkpoint yet"
+        typer.echo(f"zoo: interrupted; {what}. Continue with: zoo fit --resume {path}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _print_results(fitted: Any) -> None:
+    from zoo.fit.store import METRICS, REPORT, RunDirectory
+    from zoo.workflow.outputs import read_findings
+
+    metrics = RunDirectory(fitted.path).read_json(METRICS)
+    width = max(map(len, metrics))
+    for name, value in metrics.items():
+        typer.echo(f"{name:{width}}  {value:.6g}")
+    typer.echo(f"run     {fitted.path}")
+    typer.echo(f"report  {fitted.path / REPORT}")
+    judge(read_findings(RunDirectory(fitted.path)))

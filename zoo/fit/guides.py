@@ -1,0 +1,98 @@
+"""From a name, a text or an object to the guide of a model."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyro.infer.autoguide as autoguides
+from torch import Tensor, nn
+
+from guides.adapted import Adapted, auto_guide
+from guides.base import Guide
+from zoo.errors import ConfigError, unknown_name
+from zoo.network.bnn import BNN
+from zoo.parsing.calls import Call, parse_call
+
+#: What a guide may be: a name, a text, a class of `pyro.infer.autoguide`, a guide, or a function.
+GuideSource = str | type | nn.Module | Callable[..., Any]
+NAMES = ("factorised", "full_rank")
+
+
+def guide_text(source: GuideSource) -> str | None:
+    """Return the text of a guide that a stored configuration can name; None for an object."""
+    if isinstance(source, str):
+        check_guide(source)
+        return source
+    if isinstance(source, type) and getattr(autoguides, source.__name__, None) is source:
+        return str(source.__name__)
+    return None
+
+
+def check_guide(text: str) -> None:
+    """Refuse a text that names no guide."""
+    if text not in NAMES:
+        _parsed(text)
+
+
+def build_guide(model: BNN, source: GuideSource, init_scale: float) -> Guide:
+    """Return a guide of a network's model, started at the network's current weights.
+
+    Parameters
+    ----------
+    model
+        The model.
+    source
+        ``factorised`` follows the priors, ``full_rank`` is one Normal over all sites; the text or
+        the class of an autoguide of Pyro; a guide of the model; or a function that is one.
+    init_scale
+        Standard deviation at the start, in unconstrained space.
+    """
+    if source == "factorised":
+        return model.method.guide(model, init_scale)
+    if source == "full_rank":
+        return model.method.full_rank_guide(model, init_scale)
+    if isinstance(source, Guide):
+        return source
+    model.require_fixed_priors(source if isinstance(source, str) else _name(source))
+    family, options = _parsed(source) if isinstance(source, str) else (source, {})
+    try:
+        if isinstance(family, type):
+            init = model.factorised_guide(init_scale).medians()
+            return _auto(family, model.sample_slots, init, init_scale, options)
+        return Adapted(family, model.sample_slots)
+    except (ValueError, TypeError, RuntimeError) as error:
+        message = " ".join(str(error).split())[:200]
+        raise ConfigError(f"the guide {_name(source)} cannot be used: {message}.") from None
+
+
+def _auto(
+    family: Any,
+    program: Callable[..., Any],
+    init: Mapping[str, Tensor],
+    init_scale: float,
+    options: Mapping[str, Any],
+) -> Guide:
+    if issubclass(family, Guide):
+        guide: Guide = family(program, init=init, init_scale=init_scale, **options)
+        return guide
+    return auto_guide(family, program, init=init, init_scale=init_scale, options=options)
+
+
+def _parsed(text: str) -> tuple[type, dict[str, Any]]:
+    """Read text such as ``AutoLowRankMultivariateNormal(rank=5)``."""
+    call = parse_call(
+        text, what="guide", example="factorised or AutoNormal(init_scale=0.1)", error=ConfigError
+    )
+    known = [name for name in autoguides.__all__ if name.startswith("Auto")]
+    if call.name not in known:
+        raise unknown_name("guide", call.name, [*NAMES, *known])
+    if call.positional or any(isinstance(v, Call | tuple) for _, v in call.keywords):
+        raise ConfigError(f"the guide {text!r} takes numbers and names by keyword, like rank=5.")
+    options = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in call.keywords
+    }
+    return getattr(autoguides, call.name), options
+
+
+def _name(source: GuideSource) -> str:
+    return repr(getattr(source, "__name__", type(source).__name__)) if source else "''"

@@ -1,0 +1,63 @@
+"""Model and guide of a method as code: the definitions of a file that hold sample statements."""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+
+from zoo.registry import Entry
+
+#: A docstring is an expression.
+_PREAMBLE = (ast.Expr, ast.Import, ast.ImportFrom)
+
+
+def model_source(entry: Entry) -> str:
+    """Return the code of a method's model."""
+    return sample_code(inspect.getsource(importlib.import_module(entry.method.__module__)))
+
+
+def guide_source(entry: Entry) -> str:
+    """Return the code of the guide that has the name of the method; empty if there is none."""
+    name = f"guides.{entry.name}"
+    if importlib.util.find_spec(name) is None:
+        return ""
+    return sample_code(inspect.getsource(importlib.import_module(name)))
+
+
+def sample_code(source: str) -> str:
+    r"""Return the classes and functions of a module in which `pyro.sample` is called.
+
+    If there are none, because the file only puts together what others define, everything after its
+    docstring and imports is returned.
+
+    Examples
+    --------
+    >>> print(sample_code("import pyro\n\ndef a():\n    pass\n\ndef b():\n    pyro.sample()"))
+    def b():
+        pyro.sample()
+    """
+    tree = ast.parse(source)
+    found = [_segment(source, node) for node in tree.body if _samples(node)]
+    if found:
+        return "\n\n\n".join(found)
+    rest = [node for node in tree.body if not isinstance(node, _PREAMBLE)]
+    return "\n".join(source.splitlines()[_first_line(rest[0]) - 1 :]).strip() if rest else ""
+
+
+def _samples(node: ast.stmt) -> bool:
+    """Whether a class or function contains a call of `pyro.sample`, however deep inside."""
+    if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return False
+    calls = (child.func for child in ast.walk(node) if isinstance(child, ast.Call))
+    return any(ast.unparse(function) == "pyro.sample" for function in calls)
+
+
+def _segment(source: str, node: ast.stmt) -> str:
+    """Return the lines of a definition, decorators included."""
+    return "\n".join(source.splitlines()[_first_line(node) - 1 : node.end_lineno])
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators = getattr(node, "decorator_list", [])
+    first: int = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    return first
