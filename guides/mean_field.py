@@ -72,9 +72,25 @@ class MeanField(Guide):
         return posterior
 
     def guide(self) -> None:
-        """Sample every site from its posterior."""
+        """Sample every site from its posterior, inside the plates of the model.
+
+        A plate that the model subsamples is subsampled here, and the model follows.
+        """
+        plates = {
+            frame.name: pyro.plate(
+                frame.name, frame.full_size, subsample_size=frame.size, dim=frame.dim
+            )
+            for name in self.names
+            for frame in self[name].plates
+        }
         for name in self.names:
-            self[name].sample(name)
+            posterior = self[name]
+            with contextlib.ExitStack() as stack:
+                rows = {
+                    frame.dim: stack.enter_context(plates[frame.name])
+                    for frame in posterior.plates
+                }
+                pyro.sample(name, posterior.distribution(rows))
 
     def medians(self) -> dict[str, Tensor]:
         """Return the median of every site's posterior."""
@@ -93,7 +109,8 @@ class SitePosterior(LocScale):
     Parameters
     ----------
     site
-        The site of the traced model; its value is where the posterior starts.
+        The site of the traced model; its value is where the posterior starts. Inside a plate that
+        is subsampled, all elements of the plate have parameters and start alike.
     init_scale
         Standard deviation at the start.
     """
@@ -104,20 +121,36 @@ class SitePosterior(LocScale):
             loc = biject_to(support).inv(site["value"])
         if not torch.isfinite(loc).all():
             raise ValueError(f"site {site['name']!r} cannot start on the border of its support")
+        event_dim = loc.dim() - len(site["fn"].batch_shape)
+        plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
+        #: The plates that are subsampled, and the dimension of the parameters that belongs to each.
+        subsampled = {f.dim: f.dim - event_dim for f in plates if f.full_size != f.size}
+        for frame in plates:
+            if frame.dim in subsampled:
+                first = loc.narrow(subsampled[frame.dim], 0, 1)
+                shape = list(loc.shape)
+                shape[subsampled[frame.dim]] = frame.full_size
+                loc = first.expand(shape)
         super().__init__(loc, init_scale)
         self.support = support
         self.kind = _kind(support)
         self.event_dim: int = site["fn"].event_dim
-        self.plates = [frame for frame in site["cond_indep_stack"] if frame.vectorized]
+        self.plates, self.subsampled = plates, subsampled
 
-    def distribution(self) -> Any:
-        """Return the current posterior as a Pyro distribution."""
+    def distribution(self, rows: Mapping[int, Any] | None = None) -> Any:
+        """Return the current posterior as a Pyro distribution, of some rows of its plates."""
+        loc, log_scale = self.loc, self.log_scale
+        for plate, dim in self.subsampled.items():
+            if rows is not None:
+                loc = loc.index_select(dim, rows[plate])
+                log_scale = log_scale.index_select(dim, rows[plate])
         if self.kind == "real":
-            return LogScaleNormal(self.loc, self.log_scale).to_event(self.event_dim)
+            return LogScaleNormal(loc, log_scale).to_event(self.event_dim)
+        scale = log_scale.exp()
         if self.kind == "positive":
-            return dist.LogNormal(self.loc, self.scale).to_event(self.event_dim)
+            return dist.LogNormal(loc, scale).to_event(self.event_dim)
         transform = biject_to(self.support)
-        base = dist.Normal(self.loc, self.scale).to_event(transform.domain.event_dim)
+        base = dist.Normal(loc, scale).to_event(transform.domain.event_dim)
         fn = dist.TransformedDistribution(base, [transform])
         return fn.to_event(self.event_dim - fn.event_dim)
 
@@ -125,13 +158,6 @@ class SitePosterior(LocScale):
         """Return the image of the location."""
         median: Tensor = biject_to(self.support)(self.loc)
         return median
-
-    def sample(self, name: str) -> None:
-        """Run the sample statement of this site, inside the model's plates."""
-        with contextlib.ExitStack() as stack:
-            for frame in self.plates:
-                stack.enter_context(pyro.plate(frame.name, frame.size, dim=frame.dim))
-            pyro.sample(name, self.distribution())
 
 
 def _portable(support: constraints.Constraint) -> constraints.Constraint:
@@ -173,13 +199,6 @@ def _latent_sites(
         for name, site in trace.nodes.items()
         if site["type"] == "sample" and not site["is_observed"]
     }
-    for name, site in sites.items():
-        for frame in site["cond_indep_stack"]:
-            if frame.vectorized and frame.full_size not in (None, frame.size):
-                raise ValueError(
-                    f"site {name!r} is inside the subsampled plate {frame.name!r}; "
-                    "a mean-field guide needs all of its elements"
-                )
     return {name: site for name, site in sites.items() if not _is_subsample(site)}
 
 

@@ -58,7 +58,7 @@ def outcome_of(fitted: Fitted, dataset: Dataset) -> Outcome:
     """Return what is kept of a fit when it is held against others."""
     x, y = training_tensors(fitted.assembly, dataset)
     number = int(np.clip(ELBO_ENTRIES // len(x), MIN_ELBO_DRAWS, MAX_ELBO_DRAWS))
-    elbos = elbo_draws(fitted.assembly.model, fitted.assembly.guide, x, y, number)
+    elbos = elbo_draws(fitted.assembly.model, fitted.assembly.guide, x, y, num_draws=number)
     outputs = fitted.outputs(function_points(dataset), fitted.draws.values).double()
     density = np.empty(0)
     held_out, targets = held_out_rows(dataset)

@@ -19,6 +19,7 @@ from zoo.fit.config import RunConfig
 from zoo.fit.guides import GuideSource
 from zoo.fit.result import Fitted, training_tensors
 from zoo.infer.normalisation import statistics_of_draws
+from zoo.infer.svi.batches import Batches
 from zoo.infer.svi.loop import SVI, EarlyStopping
 from zoo.infer.svi.objective import Objective
 from zoo.infer.svi.schedule import child_seed
@@ -202,6 +203,7 @@ def finished_fit(prepared: Prepared, losses: Tensor) -> Fitted:
         dataset=dataset,
         gradient_norms=svi.gradient_norms(),
     )
+    assert isinstance(svi.batches, Batches)
     buffers = statistics_of_draws(assembly.model, fitted.draws.slots, svi.batches.x)
     return replace(fitted, buffers=buffers)
 

@@ -49,6 +49,7 @@ from torch import Tensor
 
 from guides.base import Guide
 from guides.laplace import LaplaceGuide
+from guides.mean_field import MeanField
 from zoo.errors import ConfigError
 from zoo.infer.curvature import (
     along,
@@ -78,6 +79,18 @@ class LaplaceOptions(Options):
         description="Whether the curvature is a full matrix or its diagonal; auto takes the "
         f"matrix up to {MAX_JOINT} unknowns.",
     )
+
+
+def gaussian_guide(model: BNN, init_scale: float) -> LaplaceGuide:
+    """Return a point of all sites, with a Gaussian in unconstrained space to become."""
+    priors = {name: model.prior(name) for name in model.slots}
+    parts: dict[str, Guide] = {
+        name: prior.guide(init_scale)
+        if isinstance(prior, PlainPrior)
+        else MeanField(prior, init_scale=init_scale)
+        for name, prior in priors.items()
+    }
+    return LaplaceGuide(parts)
 
 
 class LaplaceNetwork(BNN):
@@ -135,7 +148,7 @@ class LaplaceMethod(Method):
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
         """Return a point that starts at the network's weights."""
-        return LaplaceGuide(model.factorised_guide(init_scale).by_name())
+        return gaussian_guide(model, init_scale)
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
         """Return the same guide, with all correlations however many unknowns there are."""

@@ -49,8 +49,8 @@ class LifeCycle:
             The fraction of the steps that are done.
         """
 
-    def after_training(self, model: Any, guide: Guide, rows: TrainingRows) -> None:
-        """Do what comes after the last step."""
+    def after_training(self, model: Any, guide: Guide, rows: Any) -> None:
+        """Do what comes after the last step; ``rows`` are `TrainingRows`, if the model takes rows."""
 
     def upper_parameters(self, model: Any, guide: Guide) -> Sequence[nn.Parameter]:
         """Return the parameters that are fitted to rows of their own, which the others do not see.

@@ -9,6 +9,13 @@ from torch import Tensor
 from zoo.infer.svi.schedule import batch_rows
 
 
+class NoArguments:
+    """The batches of a model that holds its data: no argument at any step."""
+
+    def __getitem__(self, step: int) -> tuple[()]:
+        return ()
+
+
 class Batches:
     """The mini-batch of every step, a function of the seed and the step alone.
 

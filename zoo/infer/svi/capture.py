@@ -42,14 +42,15 @@ class CapturedObjective:
         self._trained = {name: p for name, p in named.items() if p.requires_grad}
         self._fixed = {name: p for name, p in named.items() if not p.requires_grad}
 
-    def loss_and_gradients(self, x: Tensor, y: Tensor) -> Tensor:
+    def loss_and_gradients(self, *batch: Tensor) -> Tensor:
         """Return the loss, and leave its gradients in the parameters."""
-        key = (x.shape, x.dtype, y.shape, y.dtype, x.device, self.objective.training)
+        shapes = tuple((part.shape, part.dtype, part.device) for part in batch)
+        key = (shapes, self.objective.training)
         if key not in self._graphs:
-            self.objective.check_once(x, y)
-            self._graphs[key] = record(self._step, *self._inputs(), x, y, backend=self.backend)
+            self.objective.check_once(*batch)
+            self._graphs[key] = record(self._step, *self._inputs(), *batch, backend=self.backend)
         with torch.no_grad():
-            loss, *gradients = self._graphs[key](*self._inputs(), x, y)
+            loss, *gradients = self._graphs[key](*self._inputs(), *batch)
         for parameter, gradient in zip(self._trained.values(), gradients, strict=True):
             parameter.grad = gradient
         return loss
@@ -60,14 +61,12 @@ class CapturedObjective:
     def _inputs(self) -> tuple[list[Tensor], list[Tensor]]:
         return list(self._trained.values()), list(self._state().values())
 
-    def _step(
-        self, trained: list[Tensor], state: list[Tensor], x: Tensor, y: Tensor
-    ) -> list[Tensor]:
+    def _step(self, trained: list[Tensor], state: list[Tensor], *batch: Tensor) -> list[Tensor]:
         leaves = [value.detach().requires_grad_() for value in trained]
         values = dict(zip(self._trained, leaves, strict=True))
         values |= dict(zip(self._state(), state, strict=True))
         with torch.enable_grad():
-            loss = functional_call(self.objective, values, (x, y))
+            loss = functional_call(self.objective, values, batch)
             gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         return [loss.detach(), *gradients]
 
@@ -101,19 +100,19 @@ class GradientStep:
         if mode in ("replay", "inductor"):
             self.captured = CapturedObjective(objective, mode)
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+    def __call__(self, *batch: Tensor) -> Tensor:
         """Return the loss of a batch, and leave its gradients in the parameters."""
         started = time.perf_counter()
-        loss = self._loss(x, y)
+        loss = self._loss(*batch)
         if self._undecided:
             self._seconds[self.captured is not None].append(time.perf_counter() - started)
             self._decide()
         return loss
 
-    def _loss(self, x: Tensor, y: Tensor) -> Tensor:
+    def _loss(self, *batch: Tensor) -> Tensor:
         if self.captured is not None:
             try:
-                return self.captured.loss_and_gradients(x, y)
+                return self.captured.loss_and_gradients(*batch)
             except CANNOT as error:
                 self.captured, self._undecided = None, False
                 warnings.warn(
@@ -122,7 +121,7 @@ class GradientStep:
                 )
         for parameter in self._parameters:
             parameter.grad = None
-        loss: Tensor = self.objective(x, y)
+        loss: Tensor = self.objective(*batch)
         loss.backward()
         return loss.detach()
 

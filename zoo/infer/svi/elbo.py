@@ -14,10 +14,10 @@ from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
-from torch.distributions import kl_divergence
 
 from guides.lazy import LazySample, LocalReparameterization
 from guides.log_scale_normal import summed_kl
+from zoo.infer.svi.divergence import closed_form
 
 
 class MeanFieldELBO(TraceMeanField_ELBO):
@@ -97,9 +97,8 @@ def _divergence(prior: Any, posterior: Any) -> Tensor:
         if total is not None:
             weighted: Tensor = scale_and_mask(total, scale=posterior["scale"])
             return weighted
-    try:
-        kl = kl_divergence(posterior["fn"], prior["fn"])
-    except NotImplementedError:
+    kl = closed_form(posterior["fn"], prior["fn"])
+    if kl is None:
         value = posterior["value"]
         if isinstance(value, LazySample):
             value = value.value_for_density()

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from guides.base import Guide
 from zoo.errors import ZooError
 from zoo.infer.recording import Mode
-from zoo.infer.svi.batches import Batches
+from zoo.infer.svi.batches import Batches, NoArguments
 from zoo.infer.svi.capture import GradientStep
 from zoo.infer.svi.history import History
 from zoo.infer.svi.interrupt import StopSignal
@@ -26,6 +26,7 @@ from zoo.infer.svi.mode import choose_mode
 from zoo.infer.svi.objective import Objective, estimate_elbo, total_divergence
 from zoo.infer.svi.optimizer import FusedAdam
 from zoo.infer.svi.schedule import child_seed, kl_weight, lr_factor, pretrain_steps
+from zoo.network.bnn import BNN
 from zoo.network.lifecycle import LifeCycle
 from zoo.registry import Recipe
 
@@ -95,7 +96,8 @@ class SVI:
     model, guide
         What to fit.
     x, y
-        All training rows; those that do not fit the device of the guide may stay on the host.
+        All training rows; those that do not fit the device of the guide may stay on the host. A
+        model that holds its data takes none.
     recipe
         Steps, learning rate, schedule, warm-up, clipping.
     seed
@@ -116,8 +118,8 @@ class SVI:
         self,
         model: Any,
         guide: Guide,
-        x: Tensor,
-        y: Tensor,
+        x: Tensor | None = None,
+        y: Tensor | None = None,
         *,
         recipe: Recipe,
         seed: int,
@@ -135,10 +137,13 @@ class SVI:
         ).to(self.device)
         #: Parameters that are fitted to rows of their own.
         self.upper = list(self.life_cycle.upper_parameters(model, guide))
-        lower, upper = _split_levels(len(x), bool(self.upper), seed)
-        options: Any = {"batch_size": recipe.batch_size, "seed": seed, "device": self.device}
-        self.batches = Batches(x[lower], y[lower], **options)
-        self.upper_batches = Batches(x[upper], y[upper], **options) if self.upper else None
+        self.batches: Batches | NoArguments = NoArguments()
+        self.upper_batches: Batches | None = None
+        if x is not None and y is not None:
+            lower, upper = _split_levels(len(x), bool(self.upper), seed)
+            options: Any = {"batch_size": recipe.batch_size, "seed": seed, "device": self.device}
+            self.batches = Batches(x[lower], y[lower], **options)
+            self.upper_batches = Batches(x[upper], y[upper], **options) if self.upper else None
         self.recipe, self.seed, self.mode = recipe, seed, mode
         self.early_stopping = early_stopping
         self.progress = Progress(*self._histories({}))
@@ -215,7 +220,7 @@ class SVI:
 
     def choose_mode(self) -> None:
         """Decide by measurement whether the steps are compiled; nothing else changes."""
-        self.mode = choose_mode(self.objective, *self.batches[0], self.recipe.num_steps)
+        self.mode = choose_mode(self.objective, self.batches[0], self.recipe.num_steps)
 
     def _finished(self) -> bool:
         progress = self.progress
@@ -385,8 +390,11 @@ class _Bar:
             return
         self.refreshed = time.monotonic()
         recent = self.svi.progress.losses.last(50).mean()
-        kl = total_divergence(self.svi.objective.model, self.svi.objective.guide)
-        self.bar.set_postfix_str(f"ELBO {-float(recent):.5g}, KL {kl:.5g}", refresh=False)
+        shown = f"ELBO {-float(recent):.5g}"
+        if isinstance(self.svi.objective.model, BNN):
+            kl = total_divergence(self.svi.objective.model, self.svi.objective.guide)
+            shown += f", KL {kl:.5g}"
+        self.bar.set_postfix_str(shown, refresh=False)
 
     def close(self) -> None:
         self.bar.close()

@@ -7,7 +7,7 @@ holds the answer, and a run that is resumed or repeated from it does not ask aga
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyro
@@ -26,48 +26,48 @@ WORTH_RATIO = 0.9
 TRIALS = 5
 
 
-def choose_mode(objective: Objective, x: Tensor, y: Tensor, num_steps: int) -> Mode:
+def choose_mode(objective: Objective, batch: Sequence[Tensor], num_steps: int) -> Mode:
     """Return ``inductor`` where it was measured to pay, else ``auto``: to be decided on the way.
 
     Parameters
     ----------
     objective
         What is to be trained; it is left as it was.
-    x, y
-        A batch.
+    batch
+        Arguments of the model.
     num_steps
         Steps of the run.
     """
     with _left_alone(objective), pyro.settings.context(module_local_params=True):
-        plain = _seconds(GradientStep(objective, "off", num_steps), x, y)
+        plain = _seconds(GradientStep(objective, "off", num_steps), batch)
         if plain * num_steps < WORTH_SECONDS:
             return "auto"
         try:
-            replayed = _seconds(CapturedObjective(objective).loss_and_gradients, x, y)
-            compiled = _compiled_seconds(objective, x, y)
+            replayed = _seconds(CapturedObjective(objective).loss_and_gradients, batch)
+            compiled = _compiled_seconds(objective, batch)
         except CANNOT:  # the run itself will say so
             return "auto"
     return "inductor" if compiled < WORTH_RATIO * min(plain, replayed) else "auto"
 
 
-def _compiled_seconds(objective: Objective, x: Tensor, y: Tensor) -> float:
-    return _seconds(CapturedObjective(objective, "inductor").loss_and_gradients, x, y)
+def _compiled_seconds(objective: Objective, batch: Sequence[Tensor]) -> float:
+    return _seconds(CapturedObjective(objective, "inductor").loss_and_gradients, batch)
 
 
-def _seconds(step: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> float:
+def _seconds(step: Callable[..., Tensor], batch: Sequence[Tensor]) -> float:
     """Return the time of a step, after one that prepares it."""
     times = []
     for _ in range(1 + TRIALS):
-        _wait(x.device)
+        _wait(batch)
         started = time.perf_counter()
-        step(x, y)
-        _wait(x.device)
+        step(*batch)
+        _wait(batch)
         times.append(time.perf_counter() - started)
     return statistics.median(times[1:])
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
+def _wait(batch: Sequence[Tensor]) -> None:
+    for device in {part.device for part in batch if part.device.type == "cuda"}:
         torch.cuda.synchronize(device)
 
 

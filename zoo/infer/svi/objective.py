@@ -13,11 +13,11 @@ import pyro.poutine as poutine
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
-from torch.distributions import kl_divergence
 
 from guides.base import Guide
 from zoo.infer.normalisation import batch_statistics
 from zoo.infer.rng import seeded
+from zoo.infer.svi.divergence import closed_form
 from zoo.infer.svi.elbo import MeanFieldELBO
 from zoo.network.bnn import BNN
 
@@ -47,7 +47,7 @@ class Objective(nn.Module):
     Parameters
     ----------
     model, guide
-        A `zoo.network.bnn.BNN` and its guide.
+        A Pyro model that is a module, and its guide.
     num_particles
         Posterior draws per step.
     vectorize_particles
@@ -63,7 +63,7 @@ class Objective(nn.Module):
 
     def __init__(
         self,
-        model: BNN,
+        model: Any,
         guide: Guide,
         num_particles: int = 1,
         *,
@@ -83,14 +83,15 @@ class Objective(nn.Module):
         _use_channels_last(self)
         self.register_buffer("kl_weight", guide.some_tensor.new_ones(()))
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the loss; `kl_weight` is the weight of the KL."""
-        self.check_once(x, y)
+    def forward(self, *batch: Tensor) -> Tensor:
+        """Return the loss of the model's arguments; `kl_weight` is the weight of the KL."""
+        self.check_once(*batch)
         scale = LatentScale(self.kl_weight)
-        loss: Tensor = self.elbo.differentiable_loss(scale(self.model), scale(self.guide), x, y)
+        model, guide = scale(self.model), scale(self.guide)
+        loss: Tensor = self.elbo.differentiable_loss(model, guide, *batch)
         return loss
 
-    def check_once(self, x: Tensor, y: Tensor) -> None:
+    def check_once(self, *batch: Tensor) -> None:
         """Run Pyro's checks before the first step; in evaluation mode, so that nothing changes."""
         if self._checked:
             return
@@ -98,7 +99,7 @@ class Objective(nn.Module):
         modes = {module: module.training for module in self.modules()}
         self.eval()
         try:
-            self.elbo.check(self.model, self.guide, x, y)
+            self.elbo.check(self.model, self.guide, *batch)
         finally:
             for module, training in modes.items():
                 module.training = training
@@ -131,11 +132,12 @@ def site_divergences(program: Callable[[], Any], guide: Guide) -> dict[str, tupl
             divergences[name] = (q.log_prob(site["value"]).sum(), False)
             continue
         p: Any = model_trace.nodes[name]["fn"]
-        try:
-            divergences[name] = (kl_divergence(q, p).sum(), True)
-        except NotImplementedError:
+        kl = closed_form(q, p)
+        if kl is None:
             term = q.log_prob(site["value"]) - p.log_prob(site["value"])
             divergences[name] = (term.sum(), False)
+        else:
+            divergences[name] = (kl.sum(), True)
     return divergences
 
 
@@ -156,14 +158,16 @@ ELBO_ROWS = 4096
 ELBO_DRAWS = 8
 
 
-def estimate_elbo(model: BNN, guide: Guide, x: Tensor, y: Tensor) -> float:
+def estimate_elbo(model: Any, guide: Guide, *batch: Tensor) -> float:
     """Estimate the ELBO of rows, scaled to the training set; nothing is changed by it."""
-    return float(elbo_draws(model, guide, x, y, ELBO_DRAWS).mean())
+    return float(elbo_draws(model, guide, *batch, num_draws=ELBO_DRAWS).mean())
 
 
 @torch.no_grad()
-def elbo_draws(model: BNN, guide: Guide, x: Tensor, y: Tensor, num_draws: int) -> Tensor:
+def elbo_draws(model: Any, guide: Guide, *batch: Tensor, num_draws: int) -> Tensor:
     """Return independent unbiased estimates of the ELBO of rows, scaled to the training set.
+
+    Rows are the arguments of the model, cut into chunks; a model without arguments is run as it is.
 
     Their mean is a better one, with the standard error that their spread tells. Nothing is changed
     by it.
@@ -174,11 +178,19 @@ def elbo_draws(model: BNN, guide: Guide, x: Tensor, y: Tensor, num_draws: int) -
     with (
         pyro.validation_enabled(False),
         seeded(0, device),
-        contextlib.nullcontext() if model.has_statistics else batch_statistics(model.net),
+        _statistics_of_batches(model),
     ):
-        for rows, targets in zip(x.split(ELBO_ROWS), y.split(ELBO_ROWS), strict=True):
-            batch = rows.to(device), targets.to(device)
-            losses = torch.stack([objective(*batch) for _ in range(num_draws)])
+        chunks = list(zip(*(part.split(ELBO_ROWS) for part in batch), strict=True)) or [()]
+        for chunk in chunks:
+            rows = [part.to(device) for part in chunk]
+            losses = torch.stack([objective(*rows) for _ in range(num_draws)])
             # Each chunk is scaled to the whole data set; weighted by its share they average to it.
-            totals -= len(rows) / len(x) * losses
+            totals -= (len(rows[0]) / len(batch[0]) if rows else 1.0) * losses
     return totals
+
+
+def _statistics_of_batches(model: Any) -> contextlib.AbstractContextManager[None]:
+    """Normalise by the batch in a network whose statistics are not drawn."""
+    if not isinstance(model, BNN) or model.has_statistics:
+        return contextlib.nullcontext()
+    return batch_statistics(model.net)
