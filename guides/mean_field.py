@@ -1,6 +1,7 @@
 """Mean field: every latent site has a posterior of its own, independent of all others."""
 
 import contextlib
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,6 +47,8 @@ class MeanField(Guide):
     Graves (2011), *Practical Variational Inference for Neural Networks*.
     """
 
+    _is_full = False
+
     def __init__(
         self,
         model: Callable[..., Any],
@@ -78,7 +81,10 @@ class MeanField(Guide):
         """
         plates = {
             frame.name: pyro.plate(
-                frame.name, frame.full_size, subsample_size=frame.size, dim=frame.dim
+                frame.name,
+                frame.full_size,
+                subsample_size=frame.full_size if self._is_full else frame.size,
+                dim=frame.dim,
             )
             for name in self.names
             for frame in self[name].plates
@@ -87,10 +93,15 @@ class MeanField(Guide):
             posterior = self[name]
             with contextlib.ExitStack() as stack:
                 rows = {
-                    frame.dim: stack.enter_context(plates[frame.name])
-                    for frame in posterior.plates
+                    frame.dim: stack.enter_context(plates[frame.name]) for frame in posterior.plates
                 }
                 pyro.sample(name, posterior.distribution(rows))
+
+    def full_size(self) -> "MeanField":
+        """Return this guide with all elements of the plates that the model subsamples."""
+        copied = copy.copy(self)
+        copied._is_full = True
+        return copied
 
     def medians(self) -> dict[str, Tensor]:
         """Return the median of every site's posterior."""

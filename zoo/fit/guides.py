@@ -30,7 +30,7 @@ def guide_text(source: GuideSource) -> str | None:
 def check_guide(text: str) -> None:
     """Refuse a text that names no guide."""
     if text not in NAMES:
-        _parsed(text)
+        parse_guide(text)
 
 
 def build_guide(model: BNN, source: GuideSource, init_scale: float) -> Guide:
@@ -53,7 +53,7 @@ def build_guide(model: BNN, source: GuideSource, init_scale: float) -> Guide:
     if isinstance(source, Guide):
         return source
     model.require_fixed_priors(source if isinstance(source, str) else _name(source))
-    family, options = _parsed(source) if isinstance(source, str) else (source, {})
+    family, options = parse_guide(source) if isinstance(source, str) else (source, {})
     try:
         if isinstance(family, type):
             init = model.factorised_guide(init_scale).medians()
@@ -77,7 +77,7 @@ def _auto(
     return auto_guide(family, program, init=init, init_scale=init_scale, options=options)
 
 
-def _parsed(text: str) -> tuple[type, dict[str, Any]]:
+def parse_guide(text: str) -> tuple[type, dict[str, Any]]:
     """Read text such as ``AutoLowRankMultivariateNormal(rank=5)``."""
     call = parse_call(
         text, what="guide", example="factorised or AutoNormal(init_scale=0.1)", error=ConfigError

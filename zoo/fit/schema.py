@@ -164,12 +164,24 @@ def sampling_tree(
     posterior: Mapping[str, NDArray[Any]],
     sample_stats: Mapping[str, NDArray[Any]],
     attributes: Mapping[str, Any],
+    groups: Mapping[str, Mapping[str, NDArray[Any]]] | None = None,
 ) -> xarray.DataTree:
-    """Build the tree of a sampler's draws, whose arrays start with chains and draws."""
+    """Build the tree of draws by site, whose arrays start with chains and draws.
+
+    Parameters
+    ----------
+    posterior, sample_stats
+        Draws and statistics.
+    attributes
+        Written on the root.
+    groups
+        Further groups of ArviZ's schema; the data are called ``y``.
+    """
     import arviz_base
 
+    found = {"posterior": posterior, "sample_stats": sample_stats, **(groups or {})}
     tree: xarray.DataTree = arviz_base.from_dict(
-        {"posterior": dict(posterior), "sample_stats": dict(sample_stats)}
+        {name: dict(group) for name, group in found.items()}, dims={"y": ["obs_id"]}
     )
     tree.attrs |= dict(attributes)
     return tree

@@ -50,7 +50,7 @@ class LifeCycle:
         """
 
     def after_training(self, model: Any, guide: Guide, rows: Any) -> None:
-        """Do what comes after the last step; ``rows`` are `TrainingRows`, if the model takes rows."""
+        """Do what comes after the last step; ``rows`` are `TrainingRows` if there are any."""
 
     def upper_parameters(self, model: Any, guide: Guide) -> Sequence[nn.Parameter]:
         """Return the parameters that are fitted to rows of their own, which the others do not see.

@@ -136,6 +136,13 @@ class _Attributes:
             return {}
         return value if isinstance(value, dict) else {}
 
+    def sentences(self, name: str) -> list[str]:
+        try:
+            value = json.loads(self._values.get(name, "[]"))
+        except (TypeError, ValueError):
+            return []
+        return [str(item) for item in value] if isinstance(value, list) else []
+
     @property
     def title(self) -> str:
         method = self.text("method") or str(self.config.get("method") or "Posterior")
@@ -161,6 +168,7 @@ def _fitted(tree: xarray.DataTree, attributes: _Attributes) -> Section:
         facts.append(("posterior draws", str(sizes.get("chain", 1) * sizes.get("draw", 1))))
         facts.append(("sites", str(len(variables(tree, "posterior")))))
     notes = [f"Reference: {attributes.text('reference')}"] if attributes.text("reference") else []
+    notes += attributes.sentences("left_out")
     return Section(
         "fitted",
         "What was fitted",

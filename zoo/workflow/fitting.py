@@ -1,9 +1,9 @@
 """`zoo.fit`: the way from data to a judged fit."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from torch import nn
 
@@ -15,11 +15,48 @@ from zoo.fit.prepare import Prepared, prepare, threads
 from zoo.fit.run import begin, continued, train
 from zoo.fit.store import RunDirectory
 from zoo.infer.tasks.executor import check_executor
+from zoo.workflow.model_fit import ModelFit, fit_model
 from zoo.workflow.outputs import write_outputs
 from zoo.workflow.result import Fit
 
 
+@overload
+def fit(method: str, X: Any = None, y: Any = None, **options: Any) -> Fit: ...
+
+
+@overload
+def fit(method: Callable[..., Any], **options: Any) -> ModelFit: ...
+
+
 def fit(
+    method: str | Callable[..., Any], X: Any = None, y: Any = None, **options: Any
+) -> Fit | ModelFit:
+    """Fit a method of the zoo to a network, or a guide to any Pyro model.
+
+    Parameters
+    ----------
+    method
+        The name of a method, see `zoo.list_models`; or a Pyro model.
+    X, y
+        Arrays to train on; or else ``data=``. A Pyro model takes ``args=`` and ``kwargs=``.
+    **options
+        As for `fit_method` and, for a Pyro model, `zoo.workflow.model_fit.fit_model`.
+
+    Examples
+    --------
+    >>> import zoo
+    >>> fitted = zoo.fit("mean_field", data="diabetes", num_steps=20, num_samples=10)
+    >>> fitted.losses.shape
+    torch.Size([20])
+    """
+    if isinstance(method, str):
+        return fit_method(method, X, y, **options)
+    if X is not None or y is not None:
+        raise ConfigError("a Pyro model takes its data as args= and kwargs=, not as X and y.")
+    return fit_model(method, **options)
+
+
+def fit_method(
     method: str,
     X: Any = None,
     y: Any = None,
@@ -34,7 +71,7 @@ def fit(
     progress_bar: bool | None = None,
     **options: Any,
 ) -> Fit:
-    """Fit a method of the zoo.
+    """Fit a method of the zoo to a network.
 
     Parameters
     ----------
@@ -66,13 +103,6 @@ def fit(
     **options
         Every other field of `zoo.fit.config.RunConfig`: ``priors``, ``likelihood``, ``seed``,
         ``restarts``, ...
-
-    Examples
-    --------
-    >>> import zoo
-    >>> fitted = zoo.fit("mean_field", data="diabetes", num_steps=20, num_samples=10)
-    >>> fitted.losses.shape
-    torch.Size([20])
     """
     if (X is None) == (data is None) or (X is None) != (y is None):
         raise ConfigError("give either X and y, or data=.")
