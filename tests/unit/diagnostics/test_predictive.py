@@ -205,7 +205,7 @@ def test_a_useless_correction_is_left_out_and_said():
     model = Regression(columns=8)
     guide = stats.multivariate_normal(model.mean, 0.05 * model.covariance)
     findings = loo_findings(model.fit(guide))
-    assert "the guide taken for the posterior" in the(findings, "predictive.loo").message
+    assert "not corrected for the guide" in the(findings, "predictive.loo").message
 
 
 def test_influential_rows_are_a_warning():

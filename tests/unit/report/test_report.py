@@ -216,7 +216,7 @@ def test_tree_with_only_a_posterior():
     )
     page = Page(render_report(tree))
     assert page.sections == ["fitted", "posterior"]
-    assert "Nothing was judged" in page.text
+    assert "Nothing was checked" in page.text
     assert "mu" in page.text
 
 
