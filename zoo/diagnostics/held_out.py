@@ -121,7 +121,7 @@ def _calibration(probability: Array, y: Array) -> list[Finding]:
     if error > limit and excess > ECE_WARN:
         level = "fail" if excess > ECE_FAIL else "warn"
     confident = float(probability.max(-1).mean() - (probability.argmax(-1) == y).mean())
-    direction = "over-confident" if confident > 0 else "under-confident"
+    direction = "overconfident" if confident > 0 else "underconfident"
     return [
         Finding(
             name,
