@@ -1,8 +1,8 @@
-"""Whether a run is worth compiling, measured before its first step.
+"""Decide whether to compile a run, measured before its first step.
 
-Compiled steps round differently from uncompiled ones. So that a run does not change its arithmetic
-on the way, the question is answered once, on steps that are thrown away; a stored configuration
-holds the answer, and a run that is resumed or repeated from it does not ask again.
+Compiled steps round differently from uncompiled ones. The decision is therefore made once, on
+discarded steps, and stored in the configuration. A run that is resumed or repeated from its
+configuration uses the stored decision.
 """
 
 import statistics
@@ -18,21 +18,21 @@ from zoo.infer.recording import CANNOT, Mode
 from zoo.infer.svi.capture import CapturedObjective, GradientStep
 from zoo.infer.svi.objective import Objective
 
-#: A run that takes less than this uncompiled never waits for the compiler.
+#: A run that takes fewer seconds without compilation is not compiled.
 WORTH_SECONDS = 120.0
-#: Compiled steps must take less than this fraction of the others.
+#: Compiled steps must take less than this fraction of the time of uncompiled steps.
 WORTH_RATIO = 0.9
-#: Steps that are timed.
+#: Number of timed steps.
 TRIALS = 5
 
 
 def choose_mode(objective: Objective, x: Tensor, y: Tensor, num_steps: int) -> Mode:
-    """Return ``inductor`` where it was measured to pay, else ``auto``: to be decided on the way.
+    """Return ``inductor`` if it is measured to be faster, else ``auto``, decided during training.
 
     Parameters
     ----------
     objective
-        What is to be trained; it is left as it was.
+        The objective; its state is restored.
     x, y
         A batch.
     num_steps
@@ -45,7 +45,7 @@ def choose_mode(objective: Objective, x: Tensor, y: Tensor, num_steps: int) -> M
         try:
             replayed = _seconds(CapturedObjective(objective).loss_and_gradients, x, y)
             compiled = _compiled_seconds(objective, x, y)
-        except CANNOT:  # the run itself will say so
+        except CANNOT:  # the run itself will warn
             return "auto"
     return "inductor" if compiled < WORTH_RATIO * min(plain, replayed) else "auto"
 
@@ -55,7 +55,7 @@ def _compiled_seconds(objective: Objective, x: Tensor, y: Tensor) -> float:
 
 
 def _seconds(step: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> float:
-    """Return the time of a step, after one that prepares it."""
+    """Return the time of a step, after a first step as preparation."""
     times = []
     for _ in range(1 + TRIALS):
         _wait(x.device)
@@ -73,7 +73,7 @@ def _wait(device: torch.device) -> None:
 
 @contextmanager
 def _left_alone(objective: Objective) -> Iterator[None]:
-    """Undo what steps without an optimizer change: buffers, gradients, random numbers, mode."""
+    """Restore what steps without an optimizer change: buffers, gradients, random state, mode."""
     buffers = {name: value.clone() for name, value in objective.named_buffers()}
     training = objective.training
     devices = [value.device for value in buffers.values() if value.device.type == "cuda"][:1]
