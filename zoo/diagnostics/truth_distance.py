@@ -316,13 +316,11 @@ def _ratio_finding(pair: Pair) -> Finding:
     ratio = float(np.exp(log_ratio[k]))
     typical = float(np.exp(np.median(log_ratio)))
     coverage = float(2 * stats.norm.cdf(1.96 * ratio) - 1)
-    effect = (
-        f" There a 95 % interval covers about {format_share(coverage)}." if level != "ok" else ""
-    )
+    effect = f" and a 95 % interval covers about {format_share(coverage)}" if level != "ok" else ""
     message = (
-        f"Sds of {pair.words} are {format_number(ratio)} times the true ones at "
-        f"{pair.columns[k]}, where they differ most, with a median ratio of "
-        f"{format_number(typical)}.{effect}"
+        f"Sds of {pair.words} differ most at {pair.columns[k]}, where they are "
+        f"{format_number(ratio)} times the true ones{effect}. The median ratio is "
+        f"{format_number(typical)}."
     )
     advice = "" if level == "ok" else _ratio_advice(ratio)
     threshold = RATIO_WARN if ratio < 1 else 1 / RATIO_WARN
