@@ -1,1 +1,1 @@
-"""Benchmarks: what the zoo reaches, beside what others reach in the same run."""
+"""Benchmarks of the zoo and of other libraries, measured in the same run."""

@@ -1,12 +1,12 @@
-"""Architecture search on Fashion-MNIST: accuracy against size, for several weights of the size.
+"""Architecture search on Fashion-MNIST: accuracy over size, for several penalties of the size.
 
 ``ZOO_DATA=... python -m benchmarks.architecture_search``. The network is ``cells:8-2-2``: two cells
 with two nodes, six edges with five primitives each, 8 channels. The structure is random
-(`gumbel_softmax_structure` with vertices, whose divergence holds the expected number of parameters
-times the penalty), weights are points. The primitive with the largest probability is taken on every
-edge, and that network is trained anew. `darts` is the baseline. The budget is small: 30,000
-training rows, 5000 steps of 64 rows (ten epochs) for a search and as many for the training that
-follows, scored on all test rows; one seed. Seconds of one core are in the table. Writes
+(`gumbel_softmax_structure` with vertices, whose divergence contains the expected number of
+parameters times the penalty); weights are points. On every edge the primitive with the largest
+probability is selected, and the resulting network is retrained. `darts` is the baseline. The budget
+is small: 30,000 training rows, 5000 steps of 64 rows (ten epochs) for a search and as many for
+retraining, scored on all test rows; one seed. The table has the seconds on one core. Writes
 ``benchmarks/results/architecture_search.csv`` and ``.png``.
 """
 
@@ -59,7 +59,7 @@ def search(method: str, dataset: Dataset, num_steps: int, **options: Any) -> Any
         lr=LR,
         num_samples=3,
         seed=0,
-        # Weights first: a structure that moves early prefers what is trained fastest.
+        # Weights first: a structure trained early prefers the primitives that train fastest.
         pretrain=0.25,
         kl_warmup=0.25,
         compile="replay",
@@ -79,7 +79,7 @@ def tensors(x: Any) -> Tensor:
 
 
 def chosen_network(fitted: Any) -> tuple[nn.Module, dict[str, int]]:
-    """Return the network with one primitive per edge, weights as they are after the search."""
+    """Return the network with one primitive per edge and the weights of the search."""
     net = fitted.assembly.model.net
     graph = net[-1]
     assert isinstance(graph, Graph)

@@ -1,12 +1,13 @@
-"""Polynomial regression: are hyper-parameters of the upper level worth it, and is its choice right.
+"""Polynomial regression with bilevel optimisation of prior variances and structure.
 
 ``python -m benchmarks.bilevel``. Part one: rows of a cubic, fitted by Legendre polynomials with one
 prior variance per coefficient, optimised by greedy hyper-gradients (the objective of both levels is
-the evidence lower bound), against fixed variances, for which the best factorised posterior is known
-in closed form. Scored by the negative log density of 1000 new rows, with enough rows for as many
-hyper-parameters as coefficients, and with too few. Part two: an edge whose
-primitives are polynomials of degree one to five, the structure a vertex; the mode of its posterior
-against all five exact evidences. Writes ``benchmarks/results/bilevel.csv`` and ``.png``.
+the evidence lower bound). They are compared with fixed variances, for which the best factorised
+posterior has a closed form. The score is the negative log density of 1000 new rows, with enough
+rows for as many hyper-parameters as coefficients, and with too few. Part two: an edge whose
+primitives are polynomials of degree one to five, with the structure at vertices. The mode of its
+posterior is compared with all five exact evidences. Writes ``benchmarks/results/bilevel.csv`` and
+``.png``.
 """
 
 import argparse
@@ -35,7 +36,7 @@ PROBLEMS = {"enough rows": (25, 10), "too few rows": (20, 15)}
 NOISE = 0.3
 FIXED = (0.01, 0.1, 1.0, 10.0, 100.0)
 SLOT = "1.edges.0-1.structure"
-#: Coefficients of rising powers, by true degree.
+#: Coefficients of increasing powers, by true degree.
 TRUTHS = {
     1: [0.2, 1.2],
     2: [0.1, 0.5, 1.6],
@@ -112,7 +113,7 @@ def structure(degree: int, num_steps: int) -> dict[str, Any]:
     ).double()
     guide = model.guide(init_scale=0.1)
     rows = torch.as_tensor(x)[:, None], torch.as_tensor(y)
-    # Weights first: a structure that moves before they are trained prefers what is trained fastest.
+    # Weights first: a structure trained early prefers the primitives that train fastest.
     for trained, steps in ((False, num_steps // 2), (True, num_steps)):
         guide[SLOT].requires_grad_(trained)
         recipe = Recipe(num_steps=steps, batch_size=60, lr=0.05, kl_warmup=0.0)

@@ -1,10 +1,9 @@
 """Compression of LeNets on MNIST: ``python -m benchmarks.compression --methods group_horseshoe``.
 
 Fits LeNet-300-100 and LeNet-5-Caffe to MNIST (from ``ZOO_DATA``) with a recipe per method,
-compresses the fits, and puts the published figures beside what was reached. Every row is written to
-``benchmarks/results/compression.csv`` as soon as it is there, with the command that repeats the
-fit. Rows that are finished are skipped, and fits that were interrupted are resumed from their run
-directories.
+compresses the fits, and compares them with published results. Every row is written to
+``benchmarks/results/compression.csv`` as soon as it is available, with the command that repeats the
+fit. Finished rows are skipped, and interrupted fits are resumed from their run directories.
 """
 
 import argparse
@@ -29,17 +28,17 @@ from zoo.workflow.fitting import resume
 
 RESULTS = Path(__file__).parent / "results" / "compression.csv"
 RUNS = Path("runs") / "compression"
-#: What identifies a row.
+#: Columns that identify a row.
 KEYS = ["method", "network", "seed", "setting"]
 
 NETWORKS = {
     "lenet300": "lenet300",
     "lenet5": "lenet5",
-    # The networks of structured Bayesian pruning, which see pixels from 0 to 1.
+    # The networks of structured Bayesian pruning, with pixels from 0 to 1.
     "lenet_fc": "module:benchmarks/unit_pixels.py:lenet_fc",
     "lenet5_unit": "module:benchmarks/unit_pixels.py:lenet5",
 }
-#: Rows that an epoch has.
+#: Rows per epoch.
 NUM_ROWS = 60_000
 
 log = logging.getLogger("compression")
@@ -47,18 +46,18 @@ log = logging.getLogger("compression")
 
 @dataclass(frozen=True)
 class Published:
-    """Figures of a publication.
+    """Results of a publication.
 
     Attributes
     ----------
     error
         Test error in percent.
     weights_left
-        Weights that are left, in percent.
+        Weights left, in percent.
     rates
-        Compression by pruning, for fast prediction, and at most.
+        Compression by pruning, for fast prediction, and maximum.
     units
-        What is left of every layer: output channels of a convolution, inputs of a dense layer.
+        Units left in every layer: output channels of a convolution, inputs of a dense layer.
     """
 
     error: str
@@ -82,7 +81,7 @@ PUBLISHED = {
     ("quantized", "lenet5"): Published("0.7-0.8", "20-30"),
 }
 
-#: Training unless a recipe says otherwise.
+#: Default training settings.
 COMMON: dict[str, Any] = {
     "num_samples": 20,
     "checkpoint_every": 1000,
@@ -90,8 +89,8 @@ COMMON: dict[str, Any] = {
     "batch_size": 128,
     "compile": "inductor",
 }
-#: Dense networks are trained for 200 epochs, as published, convolutions for 20. Half the rows in a
-#: batch are twice the steps, and steps are what scales need to travel.
+#: Dense networks are trained for 200 epochs, as published, convolutions for 20. Half the batch size
+#: gives twice the steps, which the scales need to converge.
 DENSE: dict[str, Any] = {"num_steps": 94_000, "lr": 1e-3}
 CONVOLUTIONS: dict[str, Any] = {
     "num_steps": 18_760,
@@ -99,15 +98,15 @@ CONVOLUTIONS: dict[str, Any] = {
     "lr": 2e-3,
     "estimator": "local",
 }
-#: As published: from a trained network, without a warm-up.
+#: As published: from a trained network, without warm-up.
 FROM_TRAINED: dict[str, Any] = {"lr": 1e-3, "pretrain": 0.05, "kl_warmup": 0.0}
-#: The publication bounds the posterior sds of the first layer of dense networks by 0.2. Under a
-#: horseshoe that keeps twice the inputs that are published.
+#: The publication bounds the posterior sds of the first layer of dense networks by 0.2. With a
+#: horseshoe this keeps twice the published inputs.
 BOUNDED = {
     "group_normal_jeffreys": {"0.weight": "NormalJeffreys(max_sd=0.2)"},
     "group_horseshoe": {"0.weight": "Horseshoe(max_sd=0.4)"},
 }
-#: What each method and network is trained with.
+#: Training settings of each method and network.
 RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("group_horseshoe", "lenet300"): {
         "num_steps": 47_000,
@@ -120,8 +119,8 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("group_normal_jeffreys", "lenet5"): CONVOLUTIONS,
     ("sparse_vd", "lenet5"): CONVOLUTIONS,
     ("structured_bp", "lenet_fc"): DENSE | FROM_TRAINED,
-    # Noise behind the second convolution removes filters; that on the inputs of the dense layer
-    # behind it removes single positions of their maps.
+    # Noise after the second convolution removes filters; noise on the inputs of the following
+    # dense layer removes single positions of their feature maps.
     ("structured_bp", "lenet5_unit"): {
         "num_steps": 18_760,
         "batch_size": 64,
@@ -133,7 +132,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def options_of(method: str, network: str, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a fit; changes that are None change nothing."""
+    """Return the configuration of a fit; changes that are None are ignored."""
     return {
         "method": method,
         "data": "mnist",
@@ -157,7 +156,7 @@ def command_of(options: dict[str, Any]) -> str:
 
 
 def fit_or_resume(options: dict[str, Any], path: Path) -> None:
-    """Bring a run to its end, wherever it stands."""
+    """Start or resume a run, and finish it."""
     directory = RunDirectory(path)
     if directory.is_complete:
         log.info("%s is finished", path)
@@ -172,7 +171,7 @@ def fit_or_resume(options: dict[str, Any], path: Path) -> None:
 
 
 def units_left(compression: Compression) -> str:
-    """Return what is left of every layer, as the literature writes it."""
+    """Return the units left in every layer, in the notation of the literature."""
     layers = compression.summary["layers"]
     return "-".join(
         str(layer["smaller"][0] if len(layer["smaller"]) > 2 else layer["smaller"][1])
@@ -228,12 +227,12 @@ def row_of(
 
 
 def finished_rows(path: Path) -> pd.DataFrame:
-    """Return the rows that are there already."""
+    """Return the existing rows."""
     return pd.read_csv(path, dtype=str).fillna("") if path.exists() else pd.DataFrame()
 
 
 def is_finished(table: pd.DataFrame, wanted: dict[str, str]) -> bool:
-    """Tell whether a row is there."""
+    """Return whether a row exists."""
     if table.empty:
         return False
     return bool((table[KEYS] == [wanted[key] for key in KEYS]).all(axis=1).any())

@@ -1,4 +1,4 @@
-"""Which polynomial? Fit, evidence, ELBO and code length side by side.
+"""Selection of a polynomial degree by likelihood, evidence, ELBO and code length.
 
 ``python -m benchmarks.evidence``. Nine fixed points, polynomials of degree 0 to 7, coefficients
 N(0, 1), noise N(0, 0.2²). For every degree the methods of the zoo are fitted: ``evidence`` (exact),
@@ -57,7 +57,7 @@ def fit(method: str, degree: int, **options: Any) -> Fit:
 
 
 def ordered(degree: int) -> list[int]:
-    """Return where the coefficients of rising powers are among weights and bias."""
+    """Return the positions of the coefficients of increasing powers among weights and bias."""
     return [degree, *range(degree)]
 
 
@@ -76,7 +76,7 @@ def moments(fitted: Fit, degree: int) -> tuple[Array, Array]:
 
 
 def fitted_row(degree: int) -> dict[str, float]:
-    """Return what the methods of the zoo reach for one degree."""
+    """Return the results of the zoo's methods for one degree."""
     model = LinearModel(polynomial_features(X, degree), Y, 1.0, NOISE**-2)
     training = {"lr": 0.03, "schedule": "cosine", "kl_warmup": 0.0, "num_steps": 1000}
     row = {
@@ -92,7 +92,7 @@ def fitted_row(degree: int) -> dict[str, float]:
 
 
 def plot(table: pd.DataFrame, path: Path) -> None:
-    """Draw log densities and code lengths over the degree; the best of each curve is marked."""
+    """Plot log densities and code lengths over the degree; the best of each curve is marked."""
     import matplotlib
 
     matplotlib.use("Agg")

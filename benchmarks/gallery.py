@@ -1,9 +1,9 @@
-"""One picture per method: ``python -m benchmarks.gallery [METHOD ...]``.
+"""One plot per method: ``python -m benchmarks.gallery [METHOD ...]``.
 
-Methods that switch weights or units off are fitted to digits (network 64-50-10) and show the first
-layer, with what is pruned left white, beside the scores that decide it. Methods whose truth is in
-closed form are fitted to diabetes and show their intervals beside the exact ones. The others have a
-picture of what they learn. Pictures go to ``docs/gallery/``.
+Methods that prune weights or units are fitted to digits (network 64-50-10). Their plots show the
+first layer, with pruned weights in white, and the pruning scores. Methods whose truth has a closed
+form are fitted to diabetes, and their intervals are compared with the exact ones. The plots of the
+others show what they learn. Plots are written to ``docs/gallery/``.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def draw_weights(axes: Any, weights: Any, title: str) -> None:
 
 
 def pruning(method: str) -> Figure:
-    """Draw pruned weights of the first layer and the scores that decide."""
+    """Draw pruned weights of the first layer and the pruning scores."""
     fitted = digits_fit(method)
     dataset = load("digits", seed=0)
     view = fitted.groups(dataset)
@@ -73,7 +73,7 @@ def pruning(method: str) -> Figure:
 
 
 def quantized(method: str) -> Figure:
-    """Draw the weights of the first layer before and after they are put on the codebook."""
+    """Draw the weights of the first layer before and after quantization."""
     fitted = digits_fit(method)
     view = quantized_view(fitted.assembly.model, fitted.assembly.guide)
     assert view is not None
@@ -88,7 +88,7 @@ def quantized(method: str) -> Figure:
 
 
 def intervals(method: str) -> Figure:
-    """Draw the weights of a linear regression beside their exact posterior."""
+    """Draw the weights of a linear regression and their exact posterior."""
     problem = {"data": "diabetes", "net": "mlp:10-1", "likelihood": "gaussian(noise=0.7)"}
     fitted = zoo.fit(method, seed=0, progress_bar=False, **problem)
     dataset = load("diabetes", seed=0)
@@ -114,7 +114,7 @@ def intervals(method: str) -> Figure:
 
 
 def degrees(method: str) -> Figure:
-    """Draw the evidence of polynomials beside their best fit."""
+    """Draw the evidence of polynomials and their best fit."""
     from benchmarks.evidence import DEGREES, NOISE, X, Y
     from zoo.infer.evidence import evidence_table
 
@@ -135,7 +135,7 @@ def degrees(method: str) -> Figure:
 
 
 def rates(method: str) -> Figure:
-    """Draw the dropout rates that were learned, layer by layer, unit by unit."""
+    """Draw the learned dropout rates of every layer and unit."""
     fitted = digits_fit(method, priors={"*.input": "GaussianDropout(p=0.2, max_p=0.5, share=unit)"})
     guide = fitted.assembly.guide
     figure, left, right = two_panels(f"{method}, digits: a rate for each unit")
@@ -149,7 +149,7 @@ def rates(method: str) -> Figure:
 
 
 def entropies(method: str) -> Figure:
-    """Draw the entropy on digits that the network knows, and on those that it has never seen."""
+    """Draw the predictive entropy for seen and for unseen digits."""
     dataset = load("digits", seed=0)
     seen = np.flatnonzero(dataset.y_train < 5)[:720]  # a multiple of the batch size
     known = from_arrays(

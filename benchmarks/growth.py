@@ -1,10 +1,10 @@
-"""How a step grows: time and peak memory over width, depth, particles and draws.
+"""Scaling of a step: time and peak memory over width, depth, particles and draws.
 
-``python -m benchmarks.growth [--quick]``. Every cell runs in a process of its own, one thread, so
-that its peak memory can be read; what the process takes before the first step is subtracted.
+``python -m benchmarks.growth [--quick]``. Every cell runs in its own process with one thread, so
+that its peak memory can be measured; the memory before the first step is subtracted.
 Contestants: a deterministic step, the hand-written form, stock Pyro, and the zoo uncaptured and
-replayed, all sampling weights. ``overhead_per_layer`` is the time that a layer adds on top of the
-hand-written one. Writes ``benchmarks/results/growth.csv``.
+replayed, all sampling weights. ``overhead_per_layer`` is the additional time per layer compared
+with the hand-written step. Writes ``benchmarks/results/growth.csv``.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def prediction(draws: int) -> Callable[[], Any]:
 
 
 def measured(run: Callable[[], Any], before: float) -> dict[str, float]:
-    """Return the median time of a call, and the memory that the calls added at their peak."""
+    """Return the median time of a call, and the additional peak memory."""
     times: list[float] = []
     run()
     while len(times) < 5 or (sum(times) < 1.0 and len(times) < 50):
@@ -116,7 +116,7 @@ def cell(arguments: dict[str, Any]) -> dict[str, float]:
 
 
 def in_own_process(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Measure one cell in a process of its own."""
+    """Measure one cell in a separate process."""
     command = [sys.executable, "-m", "benchmarks.growth", "--cell", json.dumps(arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     row = arguments | json.loads(done.stdout.splitlines()[-1])
@@ -125,7 +125,7 @@ def in_own_process(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(quick: bool) -> pd.DataFrame:
-    """Measure all cells; contestants of one size follow each other, so they share the load."""
+    """Measure all cells; contestants of one size run consecutively, under the same load."""
     axes: dict[str, tuple[int, ...]] = {"width": WIDTHS, "depth": DEPTHS, "particles": PARTICLES}
     rows = [
         in_own_process({"axis": axis, "size": size, "contestant": contestant})

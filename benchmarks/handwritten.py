@@ -1,4 +1,4 @@
-"""The rivals: the same mathematics in plain PyTorch, as people write it by hand."""
+"""Hand-written baselines: the same mathematics in plain PyTorch."""
 
 import math
 

@@ -1,12 +1,12 @@
-"""One training against five: ``python -m benchmarks.hypernetwork --data digits [--seeds 0 1]``.
+"""One fit instead of five: ``python -m benchmarks.hypernetwork --data digits [--seeds 0 1]``.
 
 A hypernetwork is trained once, piecewise linear and linear. Five networks are trained separately,
-each with its own weight of the complexity on the divergence, for a quarter of its steps; a sixth at
-the weight 10, where those on digits begin to collapse to the prior. The test accuracy of the
-hypernetwork (50 draws) is held against theirs, averaged over seeds: a point is 3.6 of the 359 test
-rows of digits, and 100 of those of MNIST (``--data mnist``, from ``ZOO_DATA``). The size is the
-share of weights that the pruning rule of `graves` leaves. ``--share`` trains all of them for a part
-of their steps. Writes ``benchmarks/results/hypernetwork_DATA.csv`` and ``.png``.
+each with its own weight of the divergence, for a quarter of the steps; a sixth with the weight 10,
+at which networks on digits begin to collapse to the prior. The test accuracies of the hypernetwork
+(50 draws) and of the separate networks are averaged over seeds: a point is 3.6 of the 359 test
+rows of digits, and 100 test rows of MNIST (``--data mnist``, from ``ZOO_DATA``). The size is the
+fraction of weights left by the pruning rule of `graves`. ``--share`` trains all of them for a
+fraction of their steps. Writes ``benchmarks/results/hypernetwork_DATA.csv`` and ``.png``.
 """
 
 import argparse
@@ -39,16 +39,16 @@ from zoo.network.nets import mlp
 from zoo.registry import Recipe, get
 
 RESULTS = Path(__file__).parent / "results"
-#: Steps of a separate network; the hypernetwork has four times as many, less than five networks.
+#: Steps of a separate network; the hypernetwork has four times as many, fewer than five networks.
 STEPS = {"digits": 3000, "mnist": 20_000}
 HYPERNETWORK_STEPS = 4
-#: The recipes' rate of 0.01 is too fast for 784 inputs of which most are -1.
+#: The default learning rate of 0.01 is too large for 784 inputs of which most are -1.
 LR = {"digits": 1e-2, "mnist": 3e-3}
 HIDDEN = 50
 #: Weights at which networks are compared, and one where they collapse.
 WEIGHTS = (0.001, 0.01, 0.1, 1.0, 3.0)
 BEYOND = 10.0
-#: Weights at which the hypernetwork is drawn.
+#: Weights at which the hypernetwork is plotted.
 GRID = tuple(float(f"{w:.3g}") for w in np.logspace(-3, 2, 21))
 NUM_DRAWS = 50
 SEPARATE, PIECEWISE, LINEAR = "separate networks", "piecewise linear", "linear"
@@ -56,7 +56,7 @@ COLOURS = {SEPARATE: "#1c2431", PIECEWISE: "#0b6bcc", LINEAR: "#c4500b"}
 
 
 class WeightedBNN(BNN):
-    """A network whose divergence has one fixed weight, written without the hypernetwork."""
+    """A network with a fixed weight of the divergence, without the hypernetwork."""
 
     def __init__(self, *arguments: Any, weight: float, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -87,7 +87,7 @@ class WeightedGuide(Composite):
 
 
 class Problem:
-    """Data, split by a seed, and a way to train on them."""
+    """Data, split by a seed, and training on them."""
 
     def __init__(self, data: str, seed: int, share: float) -> None:
         dataset = zoo.data.load(data, seed=seed)
@@ -111,7 +111,7 @@ class Problem:
         return time.perf_counter() - started
 
     def scores(self, model: BNN, guide: Guide) -> dict[str, float]:
-        """Return accuracy and NLL on test rows, and the share of weights that are kept."""
+        """Return accuracy and NLL on test rows, and the fraction of weights kept."""
         values = draw_posterior(model, guide, NUM_DRAWS, seed=self.seed).slots
         f = network_outputs(model, values, self.x_test)
         right = f.softmax(-1).mean(0).argmax(-1) == self.y_test
@@ -125,7 +125,7 @@ class Problem:
 
 
 def _kept(guide: Guide) -> Iterator[Tensor]:
-    """Yield which weights of a layer the rule of `graves` keeps."""
+    """Yield masks of the weights kept by the rule of `graves`."""
     assert isinstance(guide, Composite)
     for name, part in guide.by_name().items():
         if name.endswith("weight"):
@@ -159,7 +159,7 @@ def trained_once(data: Problem, contestant: str) -> list[dict[str, Any]]:
 
 
 def measure(name: str, seeds: list[int], share: float) -> Iterator[pd.DataFrame]:
-    """Train everything for every seed, and yield what is known after each training."""
+    """Train everything for every seed, and yield the results so far after each fit."""
     found: list[dict[str, Any]] = []
     for seed in seeds:
         data = Problem(name, seed, share)
@@ -185,7 +185,7 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
-    """Draw accuracy and size against the weight, averages with the range over seeds."""
+    """Plot accuracy and size over the weight, averages with the range over seeds."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for name, colour in COLOURS.items():
         rows = table[table.contestant == name].groupby("weight")

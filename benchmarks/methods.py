@@ -1,7 +1,7 @@
 """All methods on the same split: ``python -m benchmarks.methods [--data digits] [--runs FOLDER]``.
 
-Every method of the registry that is made for the task is fitted with its defaults and its report.
-Runs stay in the folder, so that an interrupted benchmark goes on where it stopped. Prints accuracy,
+Every method of the registry that supports the task is fitted with its defaults and its report.
+Runs are kept in the folder, so that an interrupted benchmark can be resumed. Prints accuracy,
 NLL, calibration error, weights left, time of a step and k-hat, and writes the table to
 ``benchmarks/results/methods_DATA.csv``.
 """
@@ -22,7 +22,7 @@ COLUMNS = ["accuracy", "rmse", "nll", "ece", "weights_left_percent", "khat", "ve
 
 
 def fit_all(data: str, runs: Path, seed: int) -> tuple[list[Path], dict[str, str]]:
-    """Fit every method that is not there yet; return the runs, and why others have none."""
+    """Fit every method without a run; return the runs, and the errors of the other methods."""
     done, refused = [], {}
     for method in zoo.list_models(task=load(data).schema.task):
         path = runs / f"{data}_{method}_{seed}"

@@ -1,16 +1,16 @@
 """Effective draws per second of three samplers: ``python -m benchmarks.nuts [--quick]``.
 
 The zoo's NUTS, Pyro's (with its jit) and NumPyro's sample the same posteriors with the same target
-acceptance, chains one after the other on one thread. The score is the smallest bulk effective
-sample size over the reported quantities, per CPU second of sampling; warm-up (the zoo's pilot
-chains among it) and compilation are reported apart. Runs are repeated with other seeds, and the
+acceptance, with sequential chains on one thread. The score is the smallest bulk effective
+sample size over the reported quantities, per CPU second of sampling; warm-up (including the zoo's
+pilot chains) and compilation are reported separately. Runs are repeated with other seeds, and the
 row is that of the median score; divergences are those of all runs.
 
-The horseshoe comes in two forms: centred for the zoo, which finds its own parameterisation, and
-non-centred by hand for all three. NumPyro has a go with a diagonal mass matrix, which is its
-default, and one with a dense one; the better is what the zoo is held against. Pyro is so slow that
-it gets few draws and one run (see the columns): its effective sample sizes are rough, and after so
-short a warm-up its step size and mass matrix are not what a long run would have.
+The horseshoe has two forms: centred for the zoo, which finds its own parameterisation, and
+non-centred by hand for all three. NumPyro runs with a diagonal mass matrix, its default, and with
+a dense one; the zoo is compared with the better. Pyro is so slow that it gets few draws and one
+run (see the columns). Its effective sample sizes are rough, and after so short a warm-up its step
+size and mass matrix differ from those of a long run.
 
 Prints a table and writes it to ``benchmarks/results/nuts.csv``.
 """
@@ -164,7 +164,7 @@ class Problem:
 
 
 def noncentred_horseshoe(X: Tensor, y: Tensor) -> None:
-    """Run the horseshoe in the form that samplers without reparameterisation need."""
+    """Run the non-centred horseshoe, for samplers without automatic reparameterisation."""
     horseshoe(X, y, centred=False)
 
 
@@ -179,13 +179,13 @@ PROBLEMS = (
     Problem("logistic", logistic_data, logistic, "logistic", as_they_are, 0.8),
     Problem("network", network_data, network, "network", predictions, 0.95),
 )
-#: What the others are not asked to sample, and the form whose scores stand for it.
+#: Problems sampled only by the zoo, and the form whose scores they are compared with.
 OWN_FORM = {"horseshoe": NONCENTRED}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an engine gave: draws, divergences, and CPU seconds (wall for the zoo's compiler)."""
+    """Result of an engine: draws, divergences, CPU seconds (wall time for the zoo's compiler)."""
 
     values: Values
     divergences: int
@@ -276,8 +276,8 @@ def _run_pyro_once(problem: Problem, length: Length) -> Outcome:
 def run_numpyro(problem: Problem, length: Length, *, dense: bool = False) -> list[Outcome]:
     """Sample with NumPyro's NUTS.
 
-    Its kernel is driven by two programs that are compiled once, for warm-up and for sampling:
-    NumPyro's own loop compiles anew in each phase of each run, within the time that would be taken.
+    Its kernel is run by two programs that are compiled once, for warm-up and for sampling. The loop
+    of NumPyro compiles again in each phase of each run, within the measured time.
     """
     model = numpyro_models()[problem.numpyro_model]
     import jax
@@ -387,9 +387,9 @@ PYRO_ON_LOGISTIC = Length(1, 1, 150, 150)
 
 
 def compare(table: pd.DataFrame) -> pd.DataFrame:
-    """Add how many times the effective draws per second of each rival the zoo's are.
+    """Add the ratio of the zoo's effective draws per second to those of each other sampler.
 
-    A form of a model that only the zoo samples is held against the rivals' own form.
+    A form of a model that only the zoo samples is compared with the form of the other samplers.
     """
     rivals = table["engine"].str.removesuffix(" dense")
     scores = table["ESS per s"].groupby([table["problem"], rivals]).max()

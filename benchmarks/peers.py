@@ -1,4 +1,4 @@
-"""The rivals: mean-field variational inference as other libraries do it.
+"""Mean-field variational inference in other libraries.
 
 Every contestant starts from the same network, with means at its weights, standard deviations of
 ``init_scale`` and a standard normal prior. It has parameters, a function of no arguments that
@@ -7,14 +7,14 @@ computes the negative ELBO of the batch,
     num_data * mean cross entropy + KL(q || p),
 
 and a function that returns the logits of other rows for one posterior draw. The ELBO has one draw
-and the library's own estimator of the divergence: the closed form where the library has one. Where
-a library's stock recipe weighs the divergence differently, the contestant corrects it and says so.
+and the library's own estimator of the divergence, the closed form if there is one. If the default
+weight of the divergence in a library differs, the contestant corrects it, as documented.
 
-``pip install -c constraints.txt -e ".[bench]"`` brings the peers that live with the installed
-torch; ``pip install --no-deps -r benchmarks/peers.txt`` those that ask for torchvision and never
-import it. torch-uncertainty imports Lightning, timm and torchvision, whose wheel on PyPI is a CUDA
-build that does not load beside a CPU build of torch: install ``torch_uncertainty[cpu]`` where that
-resolves. ``missing`` says which peers do not import, and why.
+``pip install -c constraints.txt -e ".[bench]"`` installs the peers that are compatible with the
+installed torch; ``pip install --no-deps -r benchmarks/peers.txt`` those that require torchvision
+but never import it. torch-uncertainty imports Lightning, timm and torchvision, whose wheel on PyPI
+is a CUDA build that does not load with a CPU build of torch: install ``torch_uncertainty[cpu]``
+where that resolves. ``missing`` lists the peers that cannot be imported, with reasons.
 """
 
 import copy
@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
-#: Standard deviation every contestant starts from, as that of the zoo in the same benchmark.
+#: Initial standard deviation of every contestant, the same as for the zoo.
 INIT_SCALE = 0.011
 
 
@@ -71,8 +71,8 @@ def torchbnn(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
 def bayesian_torch(net, x, y, num_data, init_scale=INIT_SCALE, *, layers) -> Contestant:
     """bayesian-torch, with the divergence of every tensor times its number of weights.
 
-    Its ``get_kl_loss`` adds up means over tensors, which is no divergence of the whole network;
-    the layers' own ``kl_div`` of one tensor is right up to that factor. ``layers`` is
+    Its ``get_kl_loss`` sums means over tensors, which is not the divergence of the whole network;
+    ``kl_div`` of the layers is right up to that factor. ``layers`` is
     ``Reparameterization`` (one draw of the weights) or ``Flipout``.
     """
     from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn
@@ -113,8 +113,8 @@ def bayesian_torch(net, x, y, num_data, init_scale=INIT_SCALE, *, layers) -> Con
 def blitz(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
     """Blitz, with the divergence counted once for the data set; one draw estimates it.
 
-    The default prior is a mixture, of which both densities are computed even at weight 0 of the
-    second: a given distribution is faster.
+    The default prior is a mixture whose two densities are computed even if the second has weight 0,
+    so an explicit distribution is faster.
     """
     from blitz.losses.kl_divergence import kl_divergence_from_nn
     from blitz.modules import BayesianConv2d, BayesianLinear
@@ -138,9 +138,9 @@ def blitz(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
 
     def loss():
         data = num_data * F.cross_entropy(rival(x), y)
-        return data + kl_divergence_from_nn(rival)  # of the draw the forward pass left behind
+        return data + kl_divergence_from_nn(rival)  # for the draw of the last forward pass
 
-    # Layers register every parameter a second time, over the same memory; only this one is used.
+    # Layers register every parameter twice, sharing memory; only this one is used.
     samplers = [m for m in rival.modules() if isinstance(m, TrainableRandomDistribution)]
     parameters = [parameter for sampler in samplers for parameter in sampler.parameters()]
     return Contestant(parameters, loss, rival)
@@ -173,7 +173,7 @@ def bayestorch(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
 def posteriors(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
     """``posteriors.vi.diag``: one draw estimates the divergence, gradients stick the landing.
 
-    Its own ``update`` steps with TorchOpt; the fused Adam of this benchmark is faster.
+    Its ``update`` uses TorchOpt; the fused Adam of this benchmark is faster.
     """
     from posteriors import diag_normal_log_prob, model_to_function
     from posteriors.vi.diag import nelbo
@@ -204,8 +204,8 @@ def posteriors(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
 def torch_uncertainty(net, x, y, num_data, init_scale=INIT_SCALE) -> Contestant:
     """torch-uncertainty, with the divergence times the number of layers, of which it is the mean.
 
-    One draw estimates it. The half per weight that its log density of the posterior leaves out is
-    added; it changes no gradient.
+    One draw estimates it. Its log density of the posterior omits a constant of one half per weight,
+    which is added here; it does not change gradients.
     """
     from torch_uncertainty.layers.bayesian import BayesConv2d, BayesLinear
     from torch_uncertainty.losses.bayesian import KLDiv
@@ -239,7 +239,7 @@ def tyxe(net, x, y, num_data, init_scale=INIT_SCALE, *, local) -> Contestant:
     import tyxe
 
     class Guide(tyxe.guides.AutoNormal):
-        """The original asks for ``pyro.util.deep_getattr``, which Pyro 1.9.2 no longer has."""
+        """Replace the original, which needs ``pyro.util.deep_getattr``, missing in Pyro 1.9.2."""
 
         def get_loc(self, site_name):
             return operator.attrgetter(f"{site_name}.loc")(self)
@@ -265,7 +265,7 @@ def tyxe(net, x, y, num_data, init_scale=INIT_SCALE, *, local) -> Contestant:
             return weights()
 
     loss = activations if local else weights
-    loss()  # the guide makes its parameters in the first call
+    loss()  # the guide creates its parameters in the first call
     return Contestant(
         list(rival.net_guide.parameters()),
         loss,
@@ -310,7 +310,7 @@ def _first(outputs):
 
 @dataclass(frozen=True)
 class Peer:
-    """A library: what is imported of it, and its contestants by name."""
+    """A library: its imported module, and its contestants by name."""
 
     module: str
     contestants: dict[str, Callable[..., Contestant]]
@@ -343,9 +343,9 @@ PEERS = {
 }
 
 
-#: What makes each contestant, ``build(net, x, y, num_data)``, and the library it comes from. The
+#: Builder of each contestant, ``build(net, x, y, num_data)``, and its library. The
 #: network has linear and convolutional layers (stride 1, no padding) with biases, and between them
-#: layers without parameters; it is left as it is. ``x`` and ``y`` are a batch, classes as integers.
+#: layers without parameters; it is not modified. ``x`` and ``y`` are a batch, classes as integers.
 BUILDERS: dict[str, Callable[..., Contestant]] = {
     name: build for peer in PEERS.values() for name, build in peer.contestants.items()
 }
@@ -353,11 +353,11 @@ LIBRARIES = {name: library for library, peer in PEERS.items() for name in peer.c
 
 
 def missing() -> dict[str, str]:
-    """Return the peers that do not import, and the first line of the reason."""
+    """Return the peers that cannot be imported, with the first line of the error."""
     reasons = {}
     for name, peer in PEERS.items():
         try:
-            with warnings.catch_warnings(action="ignore"):  # theirs, about themselves
+            with warnings.catch_warnings(action="ignore"):  # internal to the library
                 importlib.import_module(peer.module)
         except Exception as error:  # a broken installation may raise anything
             first_line = (str(error).splitlines() or [""])[0]

@@ -1,10 +1,10 @@
-"""LeNets on MNIST with ternary weights, beside the networks that they were made from.
+"""LeNets on MNIST with ternary weights, compared with the networks that they are initialised from.
 
-``python -m benchmarks.quantized [--network lenet5] [--seed 0] [--steps 18760]``. MNIST comes
-from ``ZOO_DATA``. Code words start where they are nearest to the weights of the parent, which is
-the default of the method, or with ``--size learned`` at 0.2, as published. The parent is trained as
-a point by plain PyTorch; the method ``quantized`` starts from it. Both are kept in the folder,
-checkpoints included, so that a run which was stopped goes on where it was. Progress is printed; the
+``python -m benchmarks.quantized [--network lenet5] [--seed 0] [--steps 18760]``. MNIST is read
+from ``ZOO_DATA``. Code words are initialised nearest to the weights of the parent, the default of
+the method, or at 0.2, as published, with ``--size learned``. The parent is trained as a point
+by plain PyTorch; the method ``quantized`` starts from it. Both are kept in the folder, with
+checkpoints, so that an interrupted run can be resumed. Progress is printed; the
 result is a row of ``benchmarks/results/quantized.csv``.
 """
 
@@ -33,14 +33,14 @@ from zoo.workflow.result import Fit
 
 RESULTS = Path(__file__).parent / "results"
 PARENT_BATCH_SIZE = 128
-#: What identifies a row.
+#: Columns that identify a row.
 KEYS = ["network", "seed", "size", "max sd", "KL warm-up", "lr", "batch size", "steps"]
-#: Posterior draws behind the error of the continuous posterior.
+#: Posterior draws for the error of the continuous posterior.
 NUM_SAMPLES = 10
 
 
 def error_percent(net: nn.Module, dataset: Dataset) -> float:
-    """Return the percentage of test rows that a network gets wrong."""
+    """Return the test error of a network in percent."""
     with torch.no_grad():
         predicted = net.eval()(torch.as_tensor(dataset.X_test, dtype=torch.float32)).argmax(-1)
     return 100.0 * float((predicted != torch.as_tensor(dataset.y_test)).double().mean())
@@ -49,7 +49,7 @@ def error_percent(net: nn.Module, dataset: Dataset) -> float:
 def parent_network(
     dataset: Dataset, network: str, seed: int, num_steps: int, path: Path
 ) -> nn.Module:
-    """Return the network to start from, trained once and kept in a file."""
+    """Return the initial network, trained once and kept in a file."""
     torch.manual_seed(seed)
     net = build_net(network, 784, 10, dataset.schema.image_shape)
     if path.exists():
@@ -85,7 +85,7 @@ def quantized_fit(
         lr=arguments.lr,
         pretrain=0.0,
         kl_warmup=arguments.kl_warmup,
-        # Rows of noise of their own: with one draw of all weights per batch a LeNet-5 drowns in it.
+        # Separate noise per row: one draw of all weights per batch is too noisy for LeNet-5.
         estimator="local",
         num_samples=NUM_SAMPLES,
         num_threads=1,

@@ -1,11 +1,11 @@
-"""Time to a held-out NLL: LeNet-300-100 on MNIST, the zoo beside its rivals.
+"""Time to a held-out NLL: LeNet-300-100 on MNIST, for the zoo and other libraries.
 
 ``python -m benchmarks.race [--no-compile] [--no-peers]``, with the folder that holds ``mnist/`` in
-the environment variable ``ZOO_DATA``. All contestants start from the same network, see the same
-batches, and minimise the same ELBO with the same Adam. They take turns, 25 steps each, so that a
-busy machine slows all of them alike. After each turn the predictive NLL of 8 posterior draws on
-2000 held-out rows is measured, off the clock; its running mean over four turns must pass the
-target. Times are means over three races from different seeds; compilation is reported apart.
+the environment variable ``ZOO_DATA``. All contestants start from the same network, use the same
+batches, and maximise the same ELBO with the same Adam. They alternate every 25 steps, so that
+the load of the machine affects all of them equally. After each turn the predictive NLL of 8
+posterior draws on 2000 held-out rows is measured outside the timing; its running mean over four
+turns must reach the target. Times are means over three seeds; compilation is reported separately.
 Writes ``benchmarks/results/race.csv`` and ``.png``.
 """
 
@@ -45,7 +45,7 @@ SMOOTHED = 4
 
 @dataclass
 class Runner:
-    """A contestant on its way: its step, its predictions, and its history."""
+    """A contestant: its step, its predictions, and its history."""
 
     step: Step
     logits: Callable[[Tensor], Tensor]
@@ -57,7 +57,7 @@ class Runner:
 
     @property
     def is_there(self) -> bool:
-        """Whether the smoothed NLL has passed the target."""
+        """Whether the smoothed NLL has reached the target."""
         last = self.nll[-SMOOTHED:]
         return len(last) == SMOOTHED and sum(last) / SMOOTHED <= TARGET
 
@@ -65,7 +65,7 @@ class Runner:
 def contestants(
     net: nn.Sequential, x: Tensor, y: Tensor, *, compiled: bool, with_peers: bool
 ) -> dict[str, Runner]:
-    """Return all runners; ``x`` and ``y`` are the places where a batch is put."""
+    """Return all runners; ``x`` and ``y`` are buffers for a batch."""
     runners = {}
     for local in (True, False):
         kind = "local" if local else "weights"
@@ -132,10 +132,10 @@ def race(
     limit: int,
     seed: int,
 ) -> None:
-    """Let everybody run until the target or the limit of steps; leaves the histories behind."""
+    """Run all contestants until the target or the limit of steps, and record their histories."""
     for runner in runners.values():
         started = time.perf_counter()
-        runner.step()  # compilation; one step on the empty batch does no harm
+        runner.step()  # compilation; one step on the empty batch is harmless
         first = time.perf_counter() - started
         started = time.perf_counter()
         runner.step()
@@ -176,7 +176,7 @@ def mnist() -> dict[str, Tensor]:
 
 
 def table(races: list[dict[str, Runner]]) -> pd.DataFrame:
-    """Return one row per contestant, fastest first; who did not always arrive has no time."""
+    """Return one row per contestant, fastest first; without a time if a seed missed the target."""
     rows = []
     for name in races[0]:
         runners = [runners[name] for runners in races]
@@ -199,7 +199,7 @@ def table(races: list[dict[str, Runner]]) -> pd.DataFrame:
 
 
 def plot(runners: dict[str, Runner], path: Path) -> None:
-    """Draw the held-out NLL over seconds of training."""
+    """Plot the held-out NLL over seconds of training."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,12 +1,12 @@
-"""Labels without meaning: ``python -m benchmarks.random_labels [--rows 1000] [--steps 1000]``.
+"""Random labels: ``python -m benchmarks.random_labels [--rows 1000] [--steps 1000]``.
 
-The labels of digits are shuffled among the rows. A plain network learns them by heart; a method
-that pays for what it stores has nothing to gain from them. The noise of `structured_bp` starts
-quiet, as in its recipe, or loud, with the divergence at work from the first step on. Prints the
+The labels of digits are shuffled among the rows. A plain network memorises them; a method with a
+divergence for every weight has nothing to gain from them. The noise of `structured_bp` starts
+small ("quiet"), as in its recipe, or large ("loud"), without KL warm-up. Prints the
 accuracy on the training rows with true and with shuffled labels and the ELBO, which for guessing is
 minus the number of rows times log 10. Every row is written to
-``benchmarks/results/random_labels.csv`` as soon as it is there, and finished rows are skipped; the
-picture is drawn at the end.
+``benchmarks/results/random_labels.csv`` as soon as it is available, and finished rows are skipped;
+the plot is drawn at the end.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from zoo.network.nets import mlp
 
 RESULTS = Path(__file__).parent / "results"
 PLAIN = "plain network"
-#: Methods and what differs from their recipes.
+#: Methods, with changes of their recipes.
 CONTESTANTS: dict[str, dict[str, Any]] = {
     "structured_bp, quiet start": {"method": "structured_bp"},
     "structured_bp, loud start": {

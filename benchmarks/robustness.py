@@ -1,8 +1,8 @@
 """Noise and attacks on digits: ``python -m benchmarks.robustness [--methods mean_field ...]``.
 
 Every method of the registry can be added with ``--methods``; ``plain`` is the same network trained
-as a point: the loop of `mean_field` without the divergence and next to no noise. Prints test
-accuracies on average over strengths, and writes all curves to ``benchmarks/results/robustness.csv``
+as a point: the loop of `mean_field` without divergence and with almost no noise. Prints test
+accuracies averaged over strengths, and writes all curves to ``benchmarks/results/robustness.csv``
 and ``.png``.
 """
 
@@ -23,7 +23,7 @@ PLAIN = "plain"
 METHODS = (PLAIN, "mean_field", "group_horseshoe", "gumbel_softmax_structure")
 NET = "mlp:64-50-10"
 COLOURS = ("#5b6676", "#0b6bcc", "#c4500b", "#17743b", "#7b3fa0", "#8f5a00")
-#: Shown in the picture; the table has all attacks.
+#: Attacks in the plot; the table has all attacks.
 SHOWN = ("input_noise", "fgsm")
 
 
@@ -32,7 +32,7 @@ def curves(method: str, seed: int) -> pd.DataFrame:
     options: dict[str, Any] = {"method": method}
     attack: dict[str, Any] = {}
     if method == PLAIN:
-        # All steps are pretraining, which has no divergence; deletion is then by size.
+        # All steps are pretraining without divergence; deletion is then by magnitude.
         options = {"method": "mean_field", "pretrain": 1 - 1e-9, "init_scale": 1e-6}
         attack = {"ranking": "magnitude"}
     fitted = zoo.fit(**options, data="digits", net=NET, seed=seed, compile="replay")
@@ -48,12 +48,12 @@ def curves(method: str, seed: int) -> pd.DataFrame:
 
 
 def averages(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy of every method on the strengths of every attack, averaged over seeds."""
+    """Return the accuracy of every method for every attack and strength, averaged over seeds."""
     return table.pivot_table(index=["attack", "strength"], columns="method", values="accuracy")
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
-    """Draw accuracy and NLL under noise and FGSM."""
+    """Plot accuracy and NLL under noise and FGSM."""
     figure, axes = plt.subplots(2, 2, figsize=(9, 6), layout="constrained", sharex="col")
     for column, attack in enumerate(SHOWN):
         for index, method in enumerate(table.method.unique()):

@@ -1,12 +1,12 @@
-"""Time of one training step, beside hand-written PyTorch, stock Pyro and other libraries.
+"""Time of one training step of the zoo, hand-written PyTorch, stock Pyro and other libraries.
 
 ``python -m benchmarks.speed [--quick] [--no-compile] [--peers] [--network NAME]``. Every contestant
-runs in a process of its own, as its users run it, with one thread; they take turns in every round,
-so that a busy machine slows all of them alike. A step is forward, ELBO, backward and a fused Adam.
-The zoo runs inside `zoo.infer.svi.memory.kept_memory`, as its training loop does; ``, kept memory``
-marks rivals that were given the same. ``--peers`` adds the libraries of ``benchmarks/peers.py``
-that are installed. Prints medians and ratios, and writes them to ``benchmarks/results/speed.csv``
-and ``.json``.
+runs in its own process with its usual settings and one thread. They alternate in every round, so
+that the load of the machine affects all of them equally. A step is forward, ELBO, backward and a
+fused Adam. The zoo runs inside `zoo.infer.svi.memory.kept_memory`, as in its training loop;
+``, kept memory`` marks other contestants with this setting. ``--peers`` adds the installed
+libraries of ``benchmarks/peers.py``. Prints medians and ratios, and writes them to
+``benchmarks/results/speed.csv`` and ``.json``.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def networks() -> dict[str, tuple[nn.Sequential, Tensor, Tensor]]:
 def optimised(
     parameters: Iterable[Tensor], backward: Callable[[], Tensor], *, own: bool = False
 ) -> Step:
-    """Return a step that leaves gradients, then updates: by torch's Adam, or by the zoo's own."""
+    """Return a step that computes gradients and updates, with the Adam of torch or of the zoo."""
     trained = [p for p in parameters if p.requires_grad]
     if own:
         update = FusedAdam(trained).step
@@ -96,7 +96,7 @@ KEPT = ", kept memory"
 def contestants(
     method: str, network: str, *, compiled: bool, with_peers: bool
 ) -> dict[str, Callable[[], Step]]:
-    """Return what makes one step of each contestant, all started from the same network."""
+    """Return builders of a step of each contestant, all initialised from the same network."""
     net, x, y = networks()[network]
     makers: dict[str, Callable[[], Step]] = {"deterministic": lambda: deterministic(net, x, y)}
     for local in (True, False):
@@ -123,7 +123,7 @@ def contestants(
 
 
 def deterministic(net: nn.Sequential, x: Tensor, y: Tensor) -> Step:
-    """Return a step of the network itself."""
+    """Return a step of the deterministic network."""
     return optimised(net.parameters(), plain(lambda: F.cross_entropy(net(x), y)))
 
 
@@ -133,7 +133,7 @@ def by_hand(
     """Return a hand-written step."""
     rival = handwritten.bayesian(net, method, local)
     loss = handwritten.loss
-    if compiled:  # the rival's best: the generator of the CPU is faster than Inductor's own
+    if compiled:  # best setting: the CPU generator is faster than that of Inductor
         loss = torch.compile(loss, options={"fallback_random": True})
     return optimised(rival.parameters(), plain(lambda: loss(rival, x, y, NUM_DATA)))
 
@@ -156,15 +156,15 @@ def by_zoo(
 
 
 def pair(method: str, net: nn.Sequential):  # type: ignore[no-untyped-def]
-    """Return model and guide of the zoo, started like the rivals."""
+    """Return model and guide of the zoo, initialised like the other contestants."""
     model = zoo.create(method, net, likelihood="categorical", num_data=NUM_DATA)
     return model, model.guide(init_scale=0.011)
 
 
 def serve(pipe: Connection, name: str, method: str, network: str, options: dict[str, bool]) -> None:
-    """Make one contestant in this process, and time its steps whenever a number of them comes."""
+    """Build one contestant in this process, and time as many steps as requested by the pipe."""
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # the libraries', about themselves
+    warnings.simplefilter("ignore")  # internal to the libraries
     keeps = name.startswith("zoo") or name.endswith(KEPT)
     with (
         pyro.settings.context(module_local_params=True),
@@ -189,7 +189,7 @@ def measure(
     rounds: int,
     per_round: int,
 ) -> dict[str, list[float]]:
-    """Return milliseconds per step of every round; contestants take turns."""
+    """Return milliseconds per step of every round; contestants alternate."""
     context = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
     for name in contestants(method, network, **options):
@@ -199,7 +199,7 @@ def measure(
         arguments = (theirs, name, method, network, options)
         context.Process(target=serve, args=arguments, daemon=True).start()
         theirs.close()
-        pipe.recv()  # one after the other: compilers need memory
+        pipe.recv()  # sequentially, because compilers need memory
         pipes[name] = pipe
     times: dict[str, list[float]] = {name: [] for name in pipes}
     for _ in range(rounds):
@@ -212,7 +212,7 @@ def measure(
 
 
 def table(method: str, network: str, times: dict[str, list[float]]) -> pd.DataFrame:
-    """Return medians, spread and ratios. Ratios are medians over rounds, which share their load."""
+    """Return medians, spread, and ratios as medians over rounds, which have the same load."""
     rows = []
     for name, own in times.items():
         row = {
@@ -231,7 +231,7 @@ def table(method: str, network: str, times: dict[str, list[float]]) -> pd.DataFr
 
 
 def machine_line() -> str:
-    """Return what the figures were measured on."""
+    """Return a description of the machine."""
     return f"{platform.machine()}, {platform.system()}, torch {torch.__version__}, one thread"
 
 
@@ -260,7 +260,7 @@ def main() -> None:
 
 
 def write(measured: pd.DataFrame, missing: dict[str, str]) -> None:
-    """Write the table; rows of networks that were not measured now stay, if the machine did."""
+    """Write the table; rows of other networks are kept if the machine is the same."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "speed.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -1,15 +1,15 @@
-"""Uncertainty about classes that a network has never seen: batch statistics random or averaged.
+"""Uncertainty about unseen classes with random or averaged batch statistics.
 
 ``python -m benchmarks.stochastic_batch_norm [--network dense] [--seeds 0 1 2]``, with the folder
 that holds ``fashion-mnist/`` in the environment variable ``ZOO_DATA``. A small network with batch
 normalisation, dense or convolutional, is trained on five classes of Fashion-MNIST with batches of
-16, on so few rows that it is sure of them in the end, as networks are that are trained for long.
+16, on few enough rows that it becomes confident, like networks after long training.
 Then the same weights predict in three ways: with running averages (plain batch normalisation), with
 50 draws of `stochastic_batch_norm`, and with the statistics of 50 real mini-batches, which the
-method stands in for. Test rows of the five classes give error and NLL; test rows of the five other
+method approximates. Test rows of the five classes give error and NLL; test rows of the five other
 classes give the entropy of the prediction, which should be large. Writes
 ``benchmarks/results/stochastic_batch_norm_NETWORK.csv`` and ``.png``. Training saves its state
-under ``runs/`` and continues from there when it was interrupted.
+under ``runs/`` and resumes from there after an interruption.
 """
 
 import argparse
@@ -54,7 +54,7 @@ Array = NDArray[np.floating[Any]]
 
 
 def convolutional() -> nn.Sequential:
-    """Two convolutions and two dense layers, normalised behind each but the last."""
+    """Two convolutions and two dense layers, with normalisation after each but the last."""
     return nn.Sequential(
         nn.Unflatten(1, (1, 28, 28)),
         *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
@@ -66,7 +66,7 @@ def convolutional() -> nn.Sequential:
 
 
 def dense() -> nn.Sequential:
-    """Four hidden layers of 100 units, normalised each: more noise, as in a deep network."""
+    """Four hidden layers of 100 units, each normalised, with more noise, as in a deep network."""
     layers: list[nn.Module] = []
     for size in (784, 100, 100, 100):
         layers += [nn.Linear(size, 100), nn.BatchNorm1d(100), nn.ReLU()]
@@ -98,7 +98,7 @@ def log(message: str) -> None:
 def trained(
     network: str, rows: Mapping[str, Tensor], seed: int, epochs: int
 ) -> tuple[StochasticBatchNorm, Composite, SVI]:
-    """Train from where an earlier call has stopped, and match the moments of the statistics."""
+    """Train, resuming an earlier call, and match the moments of the statistics."""
     torch.manual_seed(seed)
     model = zoo.create(
         "stochastic_batch_norm",
@@ -130,7 +130,7 @@ def trained(
 
 
 def statistics_of_real_batches(model: StochasticBatchNorm, svi: SVI) -> dict[str, Tensor]:
-    """Return the statistics of single mini-batches, as draws of all layers together."""
+    """Return the statistics of single mini-batches, as joint draws of all layers."""
     collected: dict[str, list[Tensor]] = {name: [] for name in model.slots}
     for rows in islice(svi.batches.full(), NUM_DRAWS):
         for name, seen in moments_of_batches(model, [rows]).items():
@@ -160,7 +160,7 @@ def entropy(p: Tensor) -> Array:
 
 
 def cdf(values: Array, at: Array) -> Array:
-    """Return the share of values up to given points."""
+    """Return the empirical distribution function at given points."""
     share: Array = np.searchsorted(np.sort(values), at, side="right") / len(values)
     return share
 
@@ -191,8 +191,8 @@ def scores(
                 "entropy seen": float(inside.mean()),
                 "entropy unseen": float(outside.mean()),
                 "auroc": detection(inside, outside),
-                # How far the curve of unseen classes lies to the right of that of plain batch
-                # normalisation (below it), where this is most and where it is least.
+                # Distance by which the curve of unseen classes lies below (to the right of) that of
+                # plain batch normalisation: the largest and the smallest.
                 "largest gap to plain": float(further_right.max()),
                 "smallest gap to plain": float(further_right.min()),
             }
@@ -201,7 +201,7 @@ def scores(
 
 
 def plot(entropies: list[dict[str, dict[str, Array]]], path: Path) -> None:
-    """Draw the empirical CDFs of the entropy, one thin line per seed and their mean."""
+    """Plot the empirical CDFs of the entropy, one thin line per seed and their mean."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,12 +1,12 @@
-"""Three primitives, three weights of the prior: which structure is selected.
+"""Structure selection among three primitives for three weights of the prior.
 
 ``python -m benchmarks.structure_toy``. Fifty rows y = tanh(2 x) + noise of 0.5. One edge mixes a
 constant (1 parameter), tanh(w x + b) (2) and tanh of a polynomial of degree ten (11). Prior
-variances and favours are optimised one level above the posterior, with the prior weighing much more
-than the likelihood, as much (the evidence lower bound), and much less. In all three the two levels
-share their objective, so first-order hyper-gradients are exact. Of several starts (``--starts``),
-the one with the best lower objective counts. Writes ``benchmarks/results/structure_toy.csv`` and
-``.png``.
+variances and favours are optimised on the upper level, with a weight of the prior much larger than
+that of the likelihood, equal (the evidence lower bound), and much smaller. In all three cases the
+two levels have the same objective, so first-order hyper-gradients are exact. Of several starts
+(``--starts``), the one with the best lower objective is used. Writes
+``benchmarks/results/structure_toy.csv`` and ``.png``.
 """
 
 import argparse
@@ -28,7 +28,7 @@ RESULTS = Path(__file__).parent / "results"
 NAMES = ("constant", "tanh(w x)", "tanh(polynomial)")
 NOISE = 0.5
 ROWS = 50
-#: Weights: of the likelihood and of the prior above, and of the prior below.
+#: Weights of likelihood and prior on the upper level, and of the prior on the lower level.
 REGIMES = {
     "strong prior": Metaparameters(lam_q_lik=0.01, lam_q_prior=1.0, lam_l_prior=100.0),
     "evidence": Metaparameters(),

@@ -1,8 +1,8 @@
-"""What the defaults reach on the embedded data: ``python -m benchmarks.targets [--seeds 0 1 2]``.
+"""Results of the defaults on the embedded data: ``python -m benchmarks.targets [--seeds 0 1 2]``.
 
-Prints one row per method, data set and seed, with the figure to reach, and writes the same as CSV
+Prints one row per method, data set and seed, with the target, and writes the same as CSV
 to ``benchmarks/results/targets.csv``. With ``--mnist`` it fits LeNet-300-100 to MNIST (from
-``ZOO_DATA``) instead, and puts the published figure beside what was reached.
+``ZOO_DATA``) instead, and compares with the published result.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def measure(method: str, dataset: Dataset, seed: int, **options: Any) -> dict[st
 def row(
     method: str, data: str, setting: str, seed: int, found: dict[str, float], goal: str
 ) -> dict[str, Any]:
-    """Return one row of the table; scores that a task does not have are left out."""
+    """Return one row of the table, without the scores that the task does not have."""
     accuracy = found.get("test.accuracy")
     return {
         "method": method,
@@ -66,7 +66,7 @@ def digits_rows(seed: int) -> list[dict[str, Any]]:
 
 
 def diabetes_row(seed: int) -> dict[str, Any]:
-    """Mean field on diabetes beside ridge regression, whose penalty is cross-validated."""
+    """Mean field on diabetes, compared with ridge regression with a cross-validated penalty."""
     dataset = load("diabetes", seed=seed)
     ridge = ridge_nll(dataset)
     goal = f"ridge {ridge:.4f}, plus 2 % {1.02 * ridge:.4f}"
@@ -86,7 +86,7 @@ def ridge_nll(dataset: Dataset) -> float:
 
 
 def mnist_row(seed: int, num_steps: int) -> dict[str, Any]:
-    """LeNet-300-100 on MNIST, beside the figure of Louizos et al. (2017)."""
+    """LeNet-300-100 on MNIST, compared with the result of Louizos et al. (2017)."""
     found = measure("group_horseshoe", load("mnist"), seed, net="lenet300", num_steps=num_steps)
     goal = "published: error 1.8 %, weights left 10.6 %"
     return row("group_horseshoe", "mnist", f"lenet300, {num_steps} steps", seed, found, goal)

@@ -1,7 +1,7 @@
-r"""Hyper-parameters one level above the posterior: which prior, and how much complexity.
+r"""Bilevel optimisation of priors and complexity.
 
-The lower level fits the posterior :math:`q_\theta(w, \Gamma)` for given hyper-parameters, the upper
-level chooses those: the prior variances of weights and the favours :math:`s` of primitives.
+The lower level fits the posterior :math:`q_\theta(w, \Gamma)` for given hyper-parameters. The upper
+level optimises these: the prior variances of weights and the favours :math:`s` of primitives.
 
 .. math::
     L(\theta \mid h) &= E_q \log p(y \mid w, \Gamma)
@@ -10,11 +10,11 @@ level chooses those: the prior variances of weights and the favours :math:`s` of
         - \lambda_Q^{prior} \mathrm{KL}(q_\theta \| p(\cdot \mid h))
         - \sum_k \lambda_{struct, k} \mathrm{KL}(p(\Gamma \mid h) \| p_k) + \log p(h)
 
-:math:`p_k` is a law of structure near vertex :math:`k`: with :math:`\lambda_{struct,k} > 0` the
-prior moves there, with a negative one it moves away, so that a walk over signs visits all
-structures. With all other weights one, :math:`Q` is the lower bound of the evidence; with
-:math:`\lambda_L^{prior} = 0` the posterior is a point of maximum likelihood;
-:math:`\lambda_L^{prior} = c` fits as if there were :math:`N / c` rows; and the larger
+:math:`p_k` is a distribution of the structure near vertex :math:`k`: with
+:math:`\lambda_{struct,k} > 0` the prior moves towards it, with a negative one away from it, so that
+a walk over signs visits all structures. With all other weights one, :math:`Q` is the evidence lower
+bound. With :math:`\lambda_L^{prior} = 0` the posterior is a point of maximum likelihood, and
+:math:`\lambda_L^{prior} = c` fits as if there were :math:`N / c` rows. The larger
 :math:`\lambda_Q^{prior}`, the simpler the model.
 
 References: Bakhteev and Strijov (2021), *Selection of a deep learning model structure*; Luketina,
@@ -47,7 +47,7 @@ Level: TypeAlias = Callable[[Values, Values], Tensor]
 
 @dataclass(frozen=True)
 class Metaparameters:
-    r"""The weights of the two objectives, which nothing optimises.
+    r"""The weights of the two objectives, which are not optimised.
 
     Attributes
     ----------
@@ -56,10 +56,10 @@ class Metaparameters:
     lam_q_lik, lam_q_prior
         :math:`\lambda_Q^{lik}` and :math:`\lambda_Q^{prior}`, weights in the upper level.
     lam_struct
-        :math:`\lambda_{struct,k}` by vertex. Positive attracts the prior of structure to it,
-        negative repels.
+        :math:`\lambda_{struct,k}` by vertex. Positive values attract the prior of the structure,
+        negative values repel it.
     vertex_odds
-        How much a law near a vertex favours it.
+        How much the distribution near a vertex favours it.
     """
 
     lam_l_prior: float = 1.0
@@ -89,10 +89,10 @@ def hypergradient(
     lower, upper
         The objectives, to be maximised.
     theta, h
-        Where they stand.
+        Current values.
     num_steps
-        Steps that are unrolled: 0 for the first-order gradient, which keeps the parameters fixed; 1
-        for the greedy one.
+        Number of unrolled steps: 0 for the first-order gradient, which keeps the parameters fixed;
+        1 for the greedy one.
     lr
         :math:`\eta`.
     """
@@ -118,7 +118,7 @@ def hypergradient(
 
 @dataclass(frozen=True)
 class Solution:
-    """What `optimise` has found.
+    """Result of `optimise`.
 
     Attributes
     ----------
@@ -147,23 +147,23 @@ def optimise(
     unroll_lr: float | None = None,
     on_step: Callable[[int], None] | None = None,
 ) -> Solution:
-    """Maximise both levels in turn: a step of the parameters, then one of the hyper-parameters.
+    """Maximise both levels alternately: a step of the parameters, then of the hyper-parameters.
 
-    Steps are those of Adam, with a learning rate that falls linearly to zero over the second half.
+    Both use Adam, with a learning rate that decreases linearly to zero over the second half.
 
     Parameters
     ----------
     lower, upper
         The objectives, to be maximised; they may be random.
     theta, h
-        Where to start.
+        Initial values.
     num_steps
         Steps of each level.
     lr, hyper_lr
         Learning rates of parameters and hyper-parameters.
     unroll, unroll_lr
-        Steps that a hyper-gradient looks ahead, see `hypergradient`, and their size; by default
-        that of the parameters.
+        Number of unrolled steps, see `hypergradient`, and their learning rate; by default that of
+        the parameters.
     on_step
         Called before each step with its number.
     """
@@ -212,13 +212,13 @@ class Bilevel:
     Parameters
     ----------
     model, guide
-        What is fitted. Nothing of them is changed before `apply`.
+        Model and guide to fit; not modified before `apply`.
     x, y
         Training rows.
     metaparameters
         Weights of the objectives.
     upper_rows
-        Rows of the upper level, ``(x, y)``, counted as many as there are training rows; by default
+        Rows of the upper level, ``(x, y)``, scaled to the number of training rows; by default
         the training rows.
     per
         Whether each ``element`` of a weight tensor has a prior variance, or each ``slot``.
@@ -289,7 +289,7 @@ class Bilevel:
         return torch.stack(log_likelihoods).mean(), torch.stack(divergences).mean()
 
     def distance_to_vertex(self, h: Values, vertex: int, num_samples: int = 16) -> Tensor:
-        """Return the divergence of the prior of structure from a law near a vertex, summed."""
+        """Return the summed divergence of the structure prior from the distribution at a vertex."""
         total = self.rows[0].new_zeros(())
         for slot, program in self._programs.items():
             logits = h.get(f"{slot}.logits", program.get_buffer("logits"))
@@ -315,7 +315,7 @@ class Bilevel:
         num_steps, lr, hyper_lr, unroll
             As for `optimise`.
         **options
-            Further options of it.
+            Further options of `optimise`.
         """
         with pyro.settings.context(module_local_params=True), pyro.validation_enabled(False):
             solution = optimise(
@@ -375,7 +375,7 @@ class _Terms(nn.Module):
 
 
 def _site_divergence(posterior: Any, prior: Any) -> Tensor:
-    """Return the divergence of a site, or its Monte Carlo term where there is no closed form."""
+    """Return the divergence of a site, or its Monte Carlo estimate if there is no closed form."""
     try:
         return kl_divergence(posterior["fn"], prior).sum()
     except NotImplementedError:

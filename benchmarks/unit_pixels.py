@@ -1,8 +1,8 @@
-"""Networks that see pixels from 0 to 1, for ``--net module:benchmarks/unit_pixels.py:lenet_fc``.
+"""Networks for pixels from 0 to 1, for ``--net module:benchmarks/unit_pixels.py:lenet_fc``.
 
-The images of the zoo have pixels from -1 to 1, so an empty border has the value -1 and adds to
-every sum. With noise on inputs that matters: a pixel that is always empty can be noise without a
-price only where empty means zero, as in the published experiments of structured Bayesian pruning.
+The images of the zoo have pixels from -1 to 1, so an empty border has the value -1 and contributes
+to every sum. This matters with noise on inputs: noise on a pixel that is always empty is harmless
+only if empty means zero, as in the published experiments of structured Bayesian pruning.
 """
 
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ class UnitPixels(nn.Module):
     """Maps numbers from [-1, 1] to [0, 1]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return half of x plus one."""
+        """Return (x + 1) / 2."""
         return 0.5 * (x + 1)
 
 

@@ -1,9 +1,9 @@
-"""Variance of the gradient: layers that sample their outputs, and layers that sample weights.
+"""Variance of the gradient when layers sample their outputs or their weights.
 
 ``python -m benchmarks.variance``. A network 64-50-50-10 with a mean-field posterior is trained on
 digits; at several steps the gradient of one fixed batch is computed with 200 draws of the noise.
 The table has the variance of the gradient (summed over parameters, relative to the squared norm of
-its mean), the time of a step, and their product: what a given precision of the gradient costs.
+its mean), the time of a step, and their product: the cost of a given precision of the gradient.
 Writes ``benchmarks/results/variance.csv``.
 """
 
@@ -44,13 +44,13 @@ def gradient_statistics(objective: Objective, x: Tensor, y: Tensor) -> tuple[flo
         draws.append(nn.utils.parameters_to_vector([p.grad for p in parameters]))  # type: ignore[misc]
     gradients = torch.stack(draws)
     variance = gradients.var(0).sum()
-    # The squared norm of the average is too large by its own variance.
+    # The squared norm of the average is biased upwards by its variance.
     squared = gradients.mean(0).square().sum() - variance / NUM_DRAWS
     return float(variance / squared), statistics.median(seconds)
 
 
 def measure(method: str) -> list[dict[str, object]]:
-    """Train a method, and stop on the way to look at its gradients."""
+    """Train a method, and measure its gradients at several steps."""
     data = zoo.data.load("digits")
     x = torch.as_tensor(data.X_train, dtype=torch.float32)
     y = torch.as_tensor(data.y_train, dtype=torch.int64)

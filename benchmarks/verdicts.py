@@ -1,11 +1,11 @@
-"""How often the verdict is wrong: good fits that are refused, bad ones that pass.
+"""Error rates of the verdict: good fits that fail, and bad fits that pass.
 
-``python -m benchmarks.verdicts [--seeds 20]``. Every seed makes its own data set of 120 rows and
+``python -m benchmarks.verdicts [--seeds 20]``. Every seed has its own data set of 120 rows and
 four independent inputs. Good fits: a linear regression, whose posterior is nearly factorised, and a
-classifier with one hidden layer, both with the default guide. Bad fits, of the same problems:
-stopped after 10 steps; a divergence that counts for next to nothing (weight 0.001 or 0.02), and one
-that counts fifty times. Without a truth, as `zoo fit` does by default. Writes
-``benchmarks/results/verdicts.csv``, with the verdict on each fit and the checks that caused it.
+classifier with one hidden layer, both with the default guide. Bad fits of the same problems:
+stopped after 10 steps; a divergence with a weight of 0.001 or 0.02, and one with a weight of 50.
+There is no truth, as by default in `zoo fit`. Writes ``benchmarks/results/verdicts.csv``, with the
+verdict on each fit and the checks behind it.
 """
 
 import argparse
@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 ROWS, INPUTS = 120, 4
 TASKS = ("regression", "classification")
 
-#: What is done to a fit, and whether it is good.
+#: Treatments, and whether they give a good fit.
 TREATMENTS = {
     "as it should be": True,
     "10 steps": False,
@@ -49,7 +49,7 @@ def dataset(task: str, seed: int):  # type: ignore[no-untyped-def]
 
 @contextmanager
 def wrong_divergence(factor: float) -> Iterator[None]:
-    """Let the divergence count for more or less than it should."""
+    """Give the divergence a wrong weight."""
     right = svi.kl_weight
     svi.kl_weight = lambda recipe, step: factor * right(recipe, step)
     try:
@@ -77,7 +77,7 @@ def fit(task: str, treatment: str, seed: int):  # type: ignore[no-untyped-def]
 
 
 def judged(task: str, treatment: str, seed: int) -> dict[str, object]:
-    """Return a row of the table: what the verdict on one fit is, and why."""
+    """Return a row of the table: the verdict on one fit, and the checks behind it."""
     findings = diagnose(fit(task, treatment, seed).tree())
     by_level = {
         level: " ".join(finding.check for finding in findings if finding.level == level)
@@ -111,7 +111,7 @@ def main() -> None:
             rows += [judged(task, treatment, seed) for treatment in TREATMENTS]
         table = pd.DataFrame(rows)
         table["machine"] = machine_line()
-        table.to_csv(RESULTS / "verdicts.csv", index=False)  # whole up to here, if it is stopped
+        table.to_csv(RESULTS / "verdicts.csv", index=False)  # complete so far if interrupted
         print(f"{seed + 1} seeds\n{rates(table)}", flush=True)
 
 

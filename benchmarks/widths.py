@@ -1,10 +1,10 @@
-"""Does a larger network overfit? ``python -m benchmarks.widths [--seeds 0 1 2] [--steps 3000]``.
+"""Overfitting over width: ``python -m benchmarks.widths [--seeds 0 1 2] [--steps 3000]``.
 
 Networks with one hidden layer of 1 to 60 units on the Alzheimer table (``tabular/`` under the
 environment variable ``ZOO_DATA``): the area under the ROC curve on training and test rows for
 `empirical_bayes` and for the same network without any regularisation (Adam, learning rate 0.01).
-Published for the Bayesian network: no overfitting as it grows, and a correlation of 0.97 between
-training and test area. Writes ``benchmarks/results/widths.csv`` and ``.png``.
+Published for the Bayesian network: no overfitting with increasing width, and a correlation of 0.97
+between training and test area. Writes ``benchmarks/results/widths.csv`` and ``.png``.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def measure(seeds: list[int], steps: int) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
-    """Draw both areas over the width, side by side."""
+    """Plot both areas over the width."""
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     for axes, name in zip(panels, (BAYES, PLAIN), strict=True):
         own = table[table.contestant == name]

@@ -1,7 +1,7 @@
-"""Errors a user can cause. Each message says what was wrong, where, and what is accepted.
+"""Errors caused by user input. Each message says what was wrong, where, and what is accepted.
 
-Everything derives from `ZooError`; the command line prints the message on one line and exits with
-code 2, so that no user mistake ends in a traceback.
+All errors derive from `ZooError`. The command line prints the message on one line, without a
+traceback, and exits with code 2.
 """
 
 import difflib
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 
 class ZooError(ValueError):
-    """Root of all errors that are caused by input, never by a defect of the library."""
+    """Base class of all errors caused by user input."""
 
 
 class UnknownNameError(ZooError):
-    """A name (method, data set, network, likelihood, ...) that nothing answers to."""
+    """An unknown name of a method, data set, network, likelihood, ..."""
 
 
 class PriorError(ZooError):
@@ -33,15 +33,15 @@ class StoreError(ZooError):
 
 
 class CompressionError(ZooError):
-    """A network that cannot be made smaller, or a compressed one that cannot be read."""
+    """A network that cannot be compressed, or a compressed network that cannot be read."""
 
 
 class NotFittedError(ZooError):
-    """Something was asked of a model that needs a fit first."""
+    """An operation that needs a fitted model."""
 
 
 class TruthError(ZooError):
-    """Draws that do not meet the criteria of a reference posterior; lists which and by how much."""
+    """Draws that do not meet the criteria of a reference posterior, with the failed criteria."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -51,7 +51,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """Build the error for a name that is not one of the known ones, all of which it lists."""
+    """Return the error for an unknown name, which lists the known ones."""
     known = sorted(known)
     return UnknownNameError(
         f"unknown {kind} {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}."

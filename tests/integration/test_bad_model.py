@@ -75,7 +75,7 @@ def fit(refused, method, *arguments):
         ("module:nets.txt:three", ["'nets.txt' is not a Python module"]),
         ("module:broken.py:three", ["'broken.py' cannot be imported"]),
         ("module:nets.py:three", ["'categorical' needs a network with output shape", "(2, 5)"]),
-        ("module:nets.py:four", ["asks for depth"]),
+        ("module:nets.py:four", ["but it takes depth"]),
         ("module:nets.py:fixed", ["does not accept rows of shape (13,)"]),
         ("module:nets.py:text", ["must return a torch.nn.Module", "str"]),
         ("module:nets.py:Pair", ["must return a tensor", "tuple"]),

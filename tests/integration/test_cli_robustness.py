@@ -40,7 +40,7 @@ def test_tree_findings_and_report_have_the_curves(tried, name):
     page = (run / "report.html").read_text()
     assert '<section id="robustness">' in page
     assert "Accuracy, fast gradient sign method: from" in page  # the text for the blind
-    assert "A curve that stays high bears the attack" in page
+    assert "The higher the curve stays, the more robust is the fit" in page
 
 
 def test_a_report_that_is_made_again_keeps_them(tried, command):

@@ -72,7 +72,7 @@ def test_a_report_is_made_again_from_what_is_stored(judged, command, tmp_path):
     (run / "report.html").unlink()
     outcome = command(run.parent, "report", "run")
     assert outcome.finished, outcome
-    assert "Variational fit against" in (run / "report.html").read_text()
+    assert "Variational fit and" in (run / "report.html").read_text()
 
 
 def test_restarts_are_judged_and_shown(zoo_here, tmp_path):
@@ -84,7 +84,7 @@ def test_restarts_are_judged_and_shown(zoo_here, tmp_path):
     assert "optimisation.restarts" in {finding.check for finding in from_json(written)}
     (run / "report.html").unlink()
     assert zoo_here("report", "run").finished
-    assert "Fits from different starts" in (run / "report.html").read_text()
+    assert "<caption>Restarts</caption>" in (run / "report.html").read_text()
     assert (run / "findings.json").read_text() == written
     assert "restarts: 2" in (run / "config.yaml").read_text()
 

@@ -1,4 +1,4 @@
-"""Data sets: named ones, tables from files, arrays; encoded by a schema that a run can store."""
+"""Data sets by name, from table files or from arrays, encoded by a schema stored with each run."""
 
 from zoo.data.arrays import from_arrays
 from zoo.data.catalog import describe, list_datasets, load, truth

@@ -33,23 +33,23 @@ def from_arrays(
     Parameters
     ----------
     X
-        Numbers of shape (n, d), or images of shape (n, channels, height, width), which stay so.
-        float32 is kept, any other type becomes float64.
+        Numbers of shape (n, d), or images of shape (n, channels, height, width), which keep their
+        shape. float32 is kept; any other type becomes float64.
     y
         Shape (n,): class labels of any kind, numbers or counts.
     X_test, y_test
         Test part. Without it, `test_fraction` of the rows is set aside (none by default).
     task
-        The task; inferred when None: floats are a regression; text, booleans and integers with at
-        most 20 distinct values are classes.
+        The task. If None, it is inferred: text, booleans and integers with at most 20 distinct
+        values are classes; other numbers are a regression.
     feature_names
-        Names of the columns of X; x0, x1, ... when None.
+        Names of the columns of X; x0, x1, ... if None.
     target, name
         Names of the target and of the data set.
     standardize
         Whether to centre and scale X, and y in a regression, by the training part.
     test_fraction, seed
-        Share of test rows and seed of the split.
+        Fraction of test rows and seed of the split.
     """
     X, y = _check_pair(X, y, "X", "y")
     if (X_test is None) != (y_test is None):
@@ -106,7 +106,7 @@ def from_arrays(
 
 
 def _check_pair(X: Any, y: Any, X_name: str, y_name: str) -> tuple[Array, Array]:
-    """Return inputs and targets as arrays that fit each other."""
+    """Return inputs and targets as arrays of equal length."""
     X = as_numbers(X, X_name)
     if X.ndim not in (2, 4):
         hint = f" Write {X_name}[:, None] for a single feature." if X.ndim == 1 else ""

@@ -1,4 +1,4 @@
-"""Loading a data set by name or from a file."""
+"""Load a data set by name or from a file."""
 
 from collections.abc import Sequence
 from os import PathLike, fspath
@@ -24,12 +24,12 @@ def _infos() -> dict[str, DatasetInfo]:
 
 
 def list_datasets() -> list[str]:
-    """Return the names of all data sets that `load` knows."""
+    """Return the names of all data sets known to `load`."""
     return sorted(_infos())
 
 
 def describe(name: str) -> DatasetInfo:
-    """Return what is known of a named data set, without loading it."""
+    """Return the description of a named data set without loading it."""
     infos = _infos()
     if name not in infos:
         raise unknown_name("data set", name, infos)
@@ -64,18 +64,18 @@ def load(
     target
         Target column of a file; a named data set has its own.
     task
-        Task for a file; inferred from the target when None.
+        Task for a file; inferred from the target if None.
     ignore
-        Columns to leave out.
+        Columns to ignore.
     test_fraction, seed
-        Share of test rows and seed of the split. MNIST and Fashion-MNIST keep their official
+        Fraction of test rows and seed of the split. MNIST and Fashion-MNIST keep their official
         test part.
     missing
-        What to do with missing values: "refuse", "impute" or "drop" (see `from_frame`).
+        How to handle missing values: "refuse", "impute" or "drop" (see `from_frame`).
     standardize
         Whether to scale inputs and regression target by the training part.
     data_dir
-        Folder of MNIST and Fashion-MNIST; the environment variable ZOO_DATA when None.
+        Folder of MNIST and Fashion-MNIST; the environment variable ZOO_DATA if None.
     """
     name = fspath(name_or_path)
     if name not in _infos():

@@ -1,4 +1,4 @@
-"""One column of a table: how it was seen in training, and how new values of it become numbers."""
+"""Encoding of one column of a table, fitted on the training rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _LABEL_OBJECTS = {"string", "boolean", "mixed-integer", "mixed", "empty"}
 
 
 def listing(names: Sequence[str]) -> str:
-    """Join names for an error message, and cut a long list short."""
+    """Join names for an error message and shorten a long list."""
     if not names:
         return "none"
     shown = ", ".join(repr(name) for name in names[:MAX_LISTED])
@@ -32,7 +32,7 @@ def listing(names: Sequence[str]) -> str:
 
 
 def kind_of(series: pd.Series, name: str, *, is_target: bool = False) -> Kind:
-    """Return whether a column holds numbers or labels; anything else is refused."""
+    """Return whether a column holds numbers or labels; raise an error for other types."""
     dtype = series.dtype
     what = str(dtype)
     if pd.api.types.is_bool_dtype(dtype) or isinstance(dtype, pd.CategoricalDtype):
@@ -56,9 +56,9 @@ def kind_of(series: pd.Series, name: str, *, is_target: bool = False) -> Kind:
 
 
 def numbers(series: pd.Series, name: str, rows: Array) -> Array:
-    """Return a column as float64 with NaN for missing values; refuse text, dates and infinity.
+    """Return a column as float64 with NaN for missing values; reject text, dates and infinity.
 
-    `rows` holds the row number (from 1, header not counted) that an error message names.
+    `rows` are the row numbers for error messages (from 1, without the header).
     """
     if pd.api.types.is_datetime64_any_dtype(series.dtype) or isinstance(
         series.dtype, pd.CategoricalDtype
@@ -86,7 +86,7 @@ def numbers(series: pd.Series, name: str, rows: Array) -> Array:
 
 def _number(value: Any) -> float:
     try:
-        # Python reads "1_000" as a number, no data file means it as one.
+        # Python parses "1_000" as a number, but in a data file it is not one.
         return math.nan if isinstance(value, str) and "_" in value else float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
@@ -111,7 +111,7 @@ def labels(series: pd.Series) -> Array:
 def mean_and_scale(values: Array, name: str) -> tuple[float, float]:
     """Return mean and standard deviation, the latter 1 for a constant column.
 
-    Sums are exactly rounded (`math.fsum`), so the result is the same bits on every machine.
+    Sums are exactly rounded (`math.fsum`), so the result is bitwise the same on every machine.
     """
     if values.min() == values.max():
         return float(values[0]), 1.0
@@ -131,7 +131,7 @@ def mean_and_scale(values: Array, name: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Column:
-    """What the training part says about one input column.
+    """Encoding of one input column, fitted on the training part.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class Column:
     categories
         The categories seen in training, in the order of their features.
     impute
-        What replaces a missing value when the schema imputes.
+        Replacement for missing values if the schema imputes.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Column:
 
     @classmethod
     def fit(cls, series: pd.Series, *, kind: Kind, standardize: bool, impute: bool) -> "Column":
-        """Learn a column from its training rows."""
+        """Fit a column to its training rows."""
         name = str(series.name)
         rows = np.arange(1, len(series) + 1)
         if kind == "categorical":
@@ -187,7 +187,7 @@ class Column:
 
     @property
     def feature_names(self) -> list[str]:
-        """Names of the features this column gives."""
+        """Names of the features of this column."""
         if self.kind == "numeric":
             return [self.name]
         return [f"{self.name}={category}" for category in self.categories]
@@ -223,7 +223,7 @@ class Column:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the column as plain values that JSON can hold."""
+        """Return the column as JSON-compatible values."""
         if self.kind == "categorical":
             plain: dict[str, Any] = {"categories": list(self.categories)}
         else:

@@ -56,7 +56,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a data set before it is loaded."""
+    """Description of a data set, available without loading it."""
 
     name: str
     task: Task

@@ -12,7 +12,7 @@ from zoo.data.tables import parse_csv
 
 @dataclass(frozen=True)
 class Embedded:
-    """A data set stored in the package, and how its columns are meant."""
+    """A data set stored in the package, with the meaning of its columns."""
 
     info: DatasetInfo
     target: str

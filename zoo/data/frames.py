@@ -1,4 +1,4 @@
-"""Tables in memory: check, split, fit the schema on the training rows, encode."""
+"""Data sets from data frames: check, split, fit the schema on the training rows, encode."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ def from_frame(
     scaling: tuple[float, float] | None = None,
     image_shape: tuple[int, int, int] | None = None,
 ) -> Dataset:
-    """Turn a table into a data set.
+    """Make a data set from a table.
 
     Parameters
     ----------
@@ -43,11 +43,11 @@ def from_frame(
     name
         Name of the data set.
     task
-        The task; inferred from the target when None.
+        The task; inferred from the target if None.
     ignore
-        Columns to leave out.
+        Columns to ignore.
     test_fraction, seed
-        Share of test rows and seed of the split; classes are split in equal proportion.
+        Fraction of test rows and seed of the split, which is stratified by class.
     missing
         "refuse" raises on missing values; "impute" replaces them by the training median, text by
         a category "missing" (the most frequent one if training has no missing value in that
@@ -55,11 +55,11 @@ def from_frame(
     standardize
         Whether to centre and scale numeric inputs, and the target of a regression.
     classes
-        Class names in order of their indices, when not the sorted one.
+        Class names in order of their indices; sorted by default.
     scaling
-        Fixed (mean, scale) for all inputs, in place of their standardisation.
+        Fixed (mean, scale) for all inputs, instead of their standardisation.
     image_shape
-        (channels, height, width) when the columns are pixels.
+        (channels, height, width) if the columns are pixels.
     """
     if missing not in MISSING_POLICIES:
         raise DataError(
@@ -128,7 +128,7 @@ def from_frame(
 
 
 def _select(frame: pd.DataFrame, target: str, ignore: Sequence[str]) -> pd.DataFrame:
-    """Return target and inputs, with what no policy can mend refused."""
+    """Return target and inputs; raise errors that no policy for missing values can fix."""
     frame = frame.set_axis([str(column) for column in frame.columns], axis=1)
     names = list(frame.columns)
     repeated = sorted(set(frame.columns[frame.columns.duplicated()]))
@@ -143,14 +143,14 @@ def _select(frame: pd.DataFrame, target: str, ignore: Sequence[str]) -> pd.DataF
         raise DataError(f"ignore must be a list of column names; got the text {ignore!r}.")
     for column in ignore:
         if column not in names or column == target:
-            what = "is the target" if column == target else "is no column"
+            what = "is the target" if column == target else "is not a column"
             raise DataError(
                 f"ignore: {column!r} {what}.{did_you_mean(column, names)} "
                 f"Columns: {listing([name for name in names if name != target])}."
             )
     frame = frame.drop(columns=list(ignore))
     if frame.shape[1] < 2:
-        raise DataError(f"no input column is left beside the target {target!r}; one is needed.")
+        raise DataError(f"there is no input column besides the target {target!r}; one is needed.")
     if frame.empty:
         raise DataError(f"the table has zero rows; at least {MIN_ROWS} are needed.")
     if frame[target].isna().all():
@@ -170,14 +170,14 @@ def _select(frame: pd.DataFrame, target: str, ignore: Sequence[str]) -> pd.DataF
 
 
 def _present_rows(frame: pd.DataFrame, target: str, missing: Missing) -> Array:
-    """Return which rows to keep, or refuse missing values with a count per column."""
+    """Return the rows to keep, or raise an error that counts missing values per column."""
     absent = frame.isna()
     if missing == "drop":
         return np.asarray(~absent.to_numpy().any(axis=1))
     if missing == "refuse":
         affected = [column for column in frame.columns if absent[column].any()]
         advice = (
-            "Pass missing='impute' (training median, text: a category of its own) or "
+            "Pass missing='impute' (training median; for text a separate category) or "
             "missing='drop' (remove these rows)."
         )
     else:
@@ -194,7 +194,7 @@ def _present_rows(frame: pd.DataFrame, target: str, missing: Missing) -> Array:
 
 
 def _whole_numbers(target: pd.Series, kind: Kind) -> pd.Series:
-    """Return class numbers that a file format turned into floats (0.0, 1.0) as integers."""
+    """Return class numbers stored as floats (0.0, 1.0) as integers."""
     if kind == "numeric" and target.nunique() <= MAX_CLASSES:
         values = target.to_numpy(dtype=np.float64)
         if (values == np.floor(values)).all() and np.abs(values).max() < MAX_WHOLE:
@@ -203,7 +203,7 @@ def _whole_numbers(target: pd.Series, kind: Kind) -> pd.Series:
 
 
 def _refuse_identifier(series: pd.Series, name: str, rows: Array) -> None:
-    """Refuse a text column that says something else in most rows."""
+    """Reject a text column that has a different value in most rows."""
     distinct = series.nunique()
     if distinct <= MAX_CATEGORIES or 2 * distinct <= len(series):
         return

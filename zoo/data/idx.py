@@ -26,7 +26,7 @@ def file_name(part: str) -> str:
 
 @dataclass(frozen=True)
 class IdxSource:
-    """Where a data set in IDX form lies, and the SHA-256 of its decompressed files."""
+    """Location of a data set in IDX format, and the SHA-256 of its decompressed files."""
 
     info: DatasetInfo
     folders: tuple[str, ...]
@@ -85,7 +85,7 @@ IDX: dict[str, IdxSource] = {entry.info.name: entry for entry in (_FASHION_MNIST
 
 
 def parse_idx(content: bytes, path: Path) -> Array:
-    """Return the array in the bytes of an IDX file of unsigned bytes."""
+    """Parse the content of an IDX file of unsigned bytes."""
     dimensions = content[3] if len(content) >= 4 and content[:3] == b"\0\0\x08" else 0
     start = 4 + 4 * dimensions
     if not dimensions or len(content) < start:
@@ -97,7 +97,7 @@ def parse_idx(content: bytes, path: Path) -> Array:
     expected = start + int(np.prod(shape, dtype=np.int64))
     if len(content) != expected:
         raise DataError(
-            f"{str(path)!r} is cut off or too long: shape {shape} needs {expected} bytes, "
+            f"{str(path)!r} has the wrong length: shape {shape} needs {expected} bytes, "
             f"found {len(content)}."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
@@ -113,9 +113,9 @@ def load_idx(
     name
         "mnist" or "fashion_mnist".
     data_dir
-        Folder that holds `mnist/` or `fashion-mnist/`; the variable ZOO_DATA when None.
+        Folder that holds `mnist/` or `fashion-mnist/`; the variable ZOO_DATA if None.
     standardize
-        Whether to scale pixels to [-1, 1]; they stay 0 to 255 otherwise.
+        Whether to scale pixels to [-1, 1]; otherwise they range from 0 to 255.
     """
     source = IDX[name]
     folder = _find_folder(source, data_dir)
@@ -150,7 +150,7 @@ def load_idx(
 
 
 def _find_folder(source: IdxSource, data_dir: str | PathLike[str] | None) -> Path:
-    """Return the folder that holds all four files, or say what is lacking where."""
+    """Return the folder with all four files, or raise an error that lists the missing ones."""
     root = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
     wanted = ", ".join(f"{file_name(part)}[.gz]" for part in PARTS)
     place = f"Put the four files {wanted} into the folder {source.folders[0]!r} of a data folder"

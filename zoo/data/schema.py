@@ -1,4 +1,4 @@
-"""The schema of a data set: all that is needed to encode new rows and to read predictions."""
+"""The schema of a data set, which encodes new rows and decodes predictions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ TASKS: tuple[Task, ...] = ("classification", "regression", "counts")
 
 
 def check_counts(values: Array, name: str, rows: Array) -> Array:
-    """Return counts as int64; refuse negative, fractional and huge values."""
+    """Return counts as int64; reject negative, fractional and huge values."""
     bad = np.flatnonzero((values < 0) | (values != np.floor(values)) | (values > MAX_WHOLE))
     if bad.size:
         raise DataError(
@@ -28,7 +28,7 @@ def check_counts(values: Array, name: str, rows: Array) -> Array:
 
 @dataclass(frozen=True)
 class Schema:
-    """How rows become numbers and predictions become answers; fitted on the training part only.
+    """Encoding of rows and decoding of predictions, fitted on the training part only.
 
     Parameters
     ----------
@@ -43,11 +43,11 @@ class Schema:
     target_mean, target_scale
         A regression target y is encoded as (y - target_mean) / target_scale.
     image_shape
-        (channels, height, width) when the columns are the pixels of an image.
+        (channels, height, width) if the columns are the pixels of an image.
     flat
         Whether encoded rows are vectors; False keeps images as (n, channels, height, width).
     missing
-        What happens to missing values in new rows: only "impute" accepts them.
+        How missing values in new rows are handled: only "impute" accepts them.
     dtype
         Type of encoded inputs, "float64" or "float32".
     """
@@ -86,7 +86,7 @@ class Schema:
         return "categorical" if self.task == "classification" else "numeric"
 
     def encode(self, frame: pd.DataFrame, *, rows: Array | None = None) -> Array:
-        """Encode the rows of a table; columns the schema does not know are ignored.
+        """Encode the rows of a table; unknown columns are ignored.
 
         Parameters
         ----------
@@ -164,7 +164,7 @@ class Schema:
         return cast(Array, (values - self.target_mean) / self.target_scale)
 
     def decode_target(self, values: Any) -> Array:
-        """Turn encoded targets back: class names, original units, or counts."""
+        """Decode targets to class names, original units, or counts."""
         encoded: Array = np.asarray(values)
         if self.task == "classification":
             return np.array(self.classes)[encoded]
@@ -173,7 +173,7 @@ class Schema:
         return encoded * self.target_scale + self.target_mean
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the schema as plain values that JSON can hold."""
+        """Return the schema as JSON-compatible values."""
         return {
             **{
                 name: getattr(self, name) for name in ("target", "task", "flat", "missing", "dtype")
@@ -203,7 +203,7 @@ class Schema:
 
 
 def as_numbers(values: Any, name: str) -> Array:
-    """Return an array of floats (float32 is kept, all else becomes float64)."""
+    """Return an array of floats (float32 is kept, other types become float64)."""
     try:
         array = np.asarray(values)
         if array.dtype.kind == "c":
@@ -216,7 +216,7 @@ def as_numbers(values: Any, name: str) -> Array:
 
 
 def check_finite(values: Array, name: str) -> None:
-    """Refuse NaN and infinity, naming the first row."""
+    """Reject NaN and infinity, naming the first row."""
     bad = ~np.isfinite(values.reshape(len(values), -1))
     if bad.any():
         row, column = np.argwhere(bad)[0]

@@ -1,4 +1,4 @@
-"""Training and test rows, chosen by a seed; the same on every machine."""
+"""Split into training and test rows by a seed, the same on every machine."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from zoo.errors import DataError
 
 
 def check_fraction(test_fraction: float) -> None:
-    """Refuse a test fraction that leaves no training rows."""
+    """Reject a test fraction that leaves no training rows."""
     if not 0 <= test_fraction < 1:
         raise DataError(f"test_fraction must be at least 0 and below 1; got {test_fraction}.")
 
@@ -28,9 +28,9 @@ def split_rows(
     Parameters
     ----------
     num_rows
-        How many rows there are.
+        Number of rows.
     test_fraction
-        Share of test rows; 0 gives an empty test part.
+        Fraction of test rows; 0 gives an empty test part.
     seed
         Seed of the shuffle, at least 0.
     strata
@@ -42,8 +42,8 @@ def split_rows(
     check_fraction(test_fraction)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise DataError(f"seed must be a whole number from 0; got {seed!r}.")
-    # Sorting uniform keys depends on nothing but the bit stream of PCG64, unlike
-    # Generator.permutation, whose algorithm NumPy may change.
+    # Sorting uniform keys depends only on the bit stream of PCG64. NumPy may change the algorithm
+    # of Generator.permutation.
     keys = np.random.Generator(np.random.PCG64(seed)).random(num_rows)
     order = np.argsort(keys, kind="stable")
     if test_fraction == 0:

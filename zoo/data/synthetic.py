@@ -1,7 +1,7 @@
-"""Problems with a known answer, drawn with a fixed seed.
+"""Synthetic problems with known parameters, drawn with a fixed seed.
 
-Values are rounded to six decimals: the last bits of sine and exponential differ between machines,
-and the data should not.
+Values are rounded to six decimals, so that the data are the same on machines whose sine and
+exponential differ in the last bits.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def sine_noise(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Synthetic:
-    """A generated problem: its description, the function that draws it, and its truth."""
+    """A synthetic problem: its description, the function that draws it, and its true parameters."""
 
     info: DatasetInfo
     draw: Callable[[np.random.Generator], tuple[Array, Array]]

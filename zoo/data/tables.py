@@ -1,4 +1,4 @@
-"""Reading tables from CSV and Parquet files."""
+"""Read tables from CSV and Parquet files."""
 
 import csv
 import gzip
@@ -16,7 +16,7 @@ from zoo.errors import DataError, did_you_mean
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
-# Older pandas rounds the last bit unless told otherwise; since 3.1 the option is deprecated.
+# Older versions of pandas round the last bit by default; since 3.1 the option is deprecated.
 _READS_EXACTLY = tuple(int(part) for part in pd.__version__.split(".")[:2]) >= (3, 1)
 
 
@@ -35,9 +35,7 @@ def read_table(path: str | PathLike[str]) -> pd.DataFrame:
         raise DataError(f"{str(path)!r} is not a file; {', '.join(SUFFIXES)} files are accepted.")
     name = path.name.lower()
     if not name.endswith(SUFFIXES):
-        raise DataError(
-            f"cannot tell the format of {str(path)!r}; accepted: {', '.join(SUFFIXES)}."
-        )
+        raise DataError(f"unknown format of {str(path)!r}; accepted: {', '.join(SUFFIXES)}.")
     try:
         content = path.read_bytes()
         if name.endswith(".gz"):
@@ -81,7 +79,7 @@ def _csv(content: bytes, path: Path) -> pd.DataFrame:
             f"Save it as UTF-8."
         ) from error
     if "\0" in text:
-        raise DataError(f"{str(path)!r} holds zero bytes; it is no CSV file.")
+        raise DataError(f"{str(path)!r} contains null bytes; it is not a CSV file.")
     first = next((line for line in text.splitlines() if line.strip()), "")
     separator = next((mark for mark in ",;\t" if mark in first), ",")
     try:
@@ -93,7 +91,7 @@ def _csv(content: bytes, path: Path) -> pd.DataFrame:
                 f"{str(path)!r}: column names must be unique; repeated: {listing(repeated)}."
             )
         with warnings.catch_warnings():
-            # pandas only warns when it cuts rows that are longer than the header.
+            # pandas only warns when it truncates rows that are longer than the header.
             warnings.simplefilter("error", pd.errors.ParserWarning)
             return parse_csv(text, separator=separator)
     except pd.errors.ParserWarning as error:
@@ -106,7 +104,7 @@ def _parquet(content: bytes, path: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(io.BytesIO(content), engine="pyarrow")
     except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        # pyarrow's own errors derive from these built-in ones.
+        # The errors of pyarrow derive from these built-in ones.
         raise DataError(
             f"{str(path)!r} is not a readable Parquet file: {_one_line(error)}."
         ) from error

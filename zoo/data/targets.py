@@ -1,4 +1,4 @@
-"""What is to be predicted: the task a target column implies, and its encoding."""
+"""Targets: the task inferred from a target column, and its encoding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MAX_CLASSES = 20  # an integer target with more distinct values is taken for a q
 
 @dataclass(frozen=True)
 class Target:
-    """A target whose task is settled, checked on all rows.
+    """A target with its task, checked on all rows.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Target:
         classes: Sequence[str] | None = None,
         rows: Array,
     ) -> "Target":
-        """Settle task and classes of a target column without missing values."""
+        """Determine task and classes of a target column without missing values."""
         check_task(task)
         task = task or infer_task(series, name)
         if task == "classification":
@@ -59,7 +59,7 @@ class Target:
             return cls(name, task, classes, codes.astype(np.int64))
         if kind_of(series, name, is_target=True) == "categorical":
             raise DataError(
-                f"target {name!r} holds text or booleans (first: {label(series.iloc[0])!r}), "
+                f"target {name!r} holds text or booleans (first: {label(series.iloc[0])!r}), but "
                 f"task={task!r} needs numbers. Use task='classification'."
             )
         values = numbers(series, name, rows)
@@ -81,7 +81,7 @@ class Target:
 
 
 def check_task(task: str | None) -> None:
-    """Refuse a task that does not exist."""
+    """Reject an unknown task."""
     if task is not None and task not in TASKS:
         raise DataError(
             f"task must be one of {', '.join(map(repr, TASKS))}; got {task!r}."
@@ -90,10 +90,10 @@ def check_task(task: str | None) -> None:
 
 
 def infer_task(series: pd.Series, name: str) -> Task:
-    """Return the task a target suggests.
+    """Infer the task from a target.
 
-    Text, booleans and whole-number types with at most 20 distinct values are classes; all else is
-    regression. Counts are never guessed.
+    Text, booleans and integers with at most 20 distinct values are classes; everything else is
+    regression. Counts are never inferred.
     """
     if kind_of(series, name, is_target=True) == "categorical":
         return "classification"
@@ -103,7 +103,7 @@ def infer_task(series: pd.Series, name: str) -> Task:
 
 
 def class_names(series: pd.Series) -> tuple[str, ...]:
-    """Return class names in the order of their indices: numbers by value, text by alphabet."""
+    """Return class names in the order of their indices: numbers by value, text alphabetically."""
     distinct = series.dropna().drop_duplicates().astype(object).tolist()
     try:
         ordered = sorted(distinct)

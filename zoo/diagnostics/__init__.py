@@ -1,9 +1,9 @@
-"""Checks that read a tree in ArviZ's schema and say, in numbers and words, whether to trust it.
+"""Diagnostic checks for fits stored as trees in ArviZ's schema.
 
-Every check returns `Finding` objects; `verdict` sums them up. Nothing here knows torch or Pyro, so
-a tree saved by any library can be judged. What is judged are functions (predictions at fixed
-inputs), the log joint and identified parameters, never the weights of a network: they are not
-identified.
+Every check returns `Finding` objects, and `verdict` summarises them. The package does not depend on
+torch or Pyro, so it works with trees saved by any library. The checks use predictions at fixed
+inputs, the log joint and identified parameters, but never the weights of a network, because these
+are not identified.
 """
 
 import xarray
@@ -58,23 +58,23 @@ __all__ = [
 
 
 def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> list[Finding]:
-    """Run every check that the groups of a tree allow, in a fixed order.
+    """Run all checks for which the tree has data, in a fixed order.
 
     Parameters
     ----------
     tree
         A fit: any of the groups ``posterior``, ``prior``, ``sample_stats``, ``log_likelihood``,
         ``log_prior``, ``posterior_predictive``, ``prior_predictive``, ``observed_data``,
-        ``held_out``, ``functions``, ``optimization`` and ``robustness``. Checks without their
-        groups are skipped.
+        ``held_out``, ``functions``, ``optimization`` and ``robustness``. Checks whose groups are
+        missing are skipped.
     truth
-        The same quantities by NUTS or in closed form (root attribute ``kind``: ``nuts`` or
+        The same quantities from NUTS or in closed form (root attribute ``kind``: ``nuts`` or
         ``exact``).
 
     Returns
     -------
     list of Finding
-        The same list for the same trees: checks that simulate have a fixed seed.
+        The list is deterministic: checks that simulate use a fixed seed.
 
     Examples
     --------

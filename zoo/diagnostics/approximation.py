@@ -1,23 +1,24 @@
-r"""How good is the guide as an approximation, seen from its own draws alone.
+r"""Quality of the variational approximation, estimated from draws of the guide.
 
 With draws :math:`\theta_s \sim q` and weights
 :math:`\log w_s = \log p(y, \theta_s) - \log q(\theta_s)`:
 
-* **k-hat**, the shape of the generalised Pareto law fitted to the largest weights. Below
-  `KHAT_GOOD` importance sampling repairs what is wrong, below `KHAT_USABLE` with some noise, above
-  it the guide is a poor stand-in for the posterior (Vehtari et al. 2024; Yao et al. 2018).
-* **the ELBO gap** :math:`\log \frac1S \sum_s w_s - \frac1S \sum_s \log w_s`, an estimate from below
-  of :math:`KL(q\,\|\,p)` (Burda et al. 2016; Domke and Sheldon 2018).
+* **k-hat** is the shape of the generalised Pareto distribution fitted to the largest weights. Below
+  `KHAT_GOOD`, importance sampling corrects the approximation; below `KHAT_USABLE` it does so with
+  some noise. Above that, the guide is a poor approximation of the posterior (Vehtari et al. 2024;
+  Yao et al. 2018).
+* **The ELBO gap** :math:`\log \frac1S \sum_s w_s - \frac1S \sum_s \log w_s` estimates
+  :math:`KL(q\,\|\,p)` from below (Burda et al. 2016; Domke and Sheldon 2018).
 
-Both judge the joint distribution of *all* unknowns. In a network most of them are not identified,
-and k-hat grows with their number whatever the predictions are like: beyond a few hundred
-weights a factorised guide can hardly stay below 0.7. So the level depends on what it can tell:
+Both concern the joint distribution of *all* unknowns. In a network most of them are not identified,
+and k-hat grows with their number even if the predictions are good: with more than a few hundred
+weights, a factorised guide rarely has a k-hat below 0.7. The level therefore depends on the case:
 
 =============================  ==========================================================
-more than `MAX_DIMENSION`      ``info``: says nothing about predictions
+more than `MAX_DIMENSION`      ``info``: not informative about predictions
 none is identified             ``info``: other modes of a network have the same predictions
-small, truth at hand           ``warn``: the distances to the truth decide
-small, no truth                ``fail``: nothing else would notice
+small, with a truth            ``warn``: the distances to the truth decide
+small, without a truth         ``fail``: no other check would detect it
 =============================  ==========================================================
 """
 
@@ -32,29 +33,29 @@ from zoo.diagnostics.reading import Array, identified, scalar_draws, variable, v
 KHAT_SOURCE = "Vehtari et al. (2024); Yao et al. (2018)"
 GAP_SOURCE = "Burda, Grosse and Salakhutdinov (2016); Domke and Sheldon (2018)"
 
-#: Importance sampling is reliable below.
+#: Importance sampling is reliable below this k-hat.
 KHAT_GOOD = 0.5
-#: Importance sampling is usable below, given enough draws.
+#: Importance sampling is usable below this k-hat, given enough draws.
 KHAT_USABLE = 0.7
-#: Unknowns above which k-hat is reported and not judged.
+#: With more unknowns k-hat is only reported.
 MAX_DIMENSION = 100
-#: Draws below which the Pareto tail has too few points.
+#: Smallest number of draws for fitting the Pareto tail.
 MIN_DRAWS = 100
 #: Log weights that differ by less are equal up to rounding.
 EQUAL_WEIGHTS = 1e-8
-#: KL of two unit Gaussians one standard deviation apart is 0.5; twice that is worth a warning.
+#: Twice the KL of two unit Gaussians one standard deviation apart, which is 0.5.
 GAP_NATS = 1.0
 
 
 def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> list[Finding]:
-    """Judge ``lp - log_q`` of group ``sample_stats``: finite, k-hat, ELBO gap.
+    """Check ``lp - log_q`` of group ``sample_stats``: finite, k-hat, ELBO gap.
 
     Parameters
     ----------
     tree
         The fit.
     has_truth
-        Whether a truth to compare with exists; see the table above.
+        Whether there is a truth to compare with; see the table above.
     """
     log_joint = scalar_draws(tree, "sample_stats", "lp")
     log_guide = scalar_draws(tree, "sample_stats", "log_q")
@@ -62,7 +63,7 @@ def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> li
         return []
     with np.errstate(invalid="ignore"):
         log_weights = log_joint - log_guide
-    # A guide with mass where the model has none has an infinite divergence from it.
+    # The KL is infinite if the guide has mass where the model has none.
     bad = int((~np.isfinite(log_weights)).sum())
     if bad:
         return [_not_finite(bad, len(log_weights))]
@@ -75,9 +76,9 @@ def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> li
 
 
 def pareto_khat(log_weights: Array) -> float:
-    """Return the Pareto shape of the largest weights; NaN where the tail is too short to fit one.
+    """Return the Pareto shape of the largest weights, or NaN if there are too few draws.
 
-    Equal weights, those of a perfect guide, have no tail: minus infinity.
+    Equal weights, those of a perfect guide, give minus infinity.
     """
     return smoothed_log_weights(log_weights)[1]
 
@@ -85,16 +86,16 @@ def pareto_khat(log_weights: Array) -> float:
 def smoothed_log_weights(log_weights: Array) -> tuple[Array, float]:
     """Return Pareto-smoothed log weights that sum to one, and k-hat.
 
-    Equal weights are left as they are with a k-hat of minus infinity; fewer than `MIN_DRAWS` are
-    only normalised and have no k-hat (NaN).
+    Equal weights are not smoothed and have a k-hat of minus infinity. Fewer than `MIN_DRAWS`
+    weights are only normalised, and k-hat is NaN.
     """
     normalised = np.asarray(log_weights - logsumexp(log_weights), np.float64)
     if np.ptp(normalised) <= EQUAL_WEIGHTS:
         return normalised, -np.inf
     if len(normalised) < MIN_DRAWS:
         return normalised, np.nan
-    # ArviZ takes log-likelihoods, whose negatives are the log weights. A tail of few distinct
-    # values, like that of a saturated likelihood, has no shape, and none is needed: it is bounded.
+    # ArviZ expects log likelihoods, the negative log weights. A tail of few distinct values, as of
+    # a saturated likelihood, is bounded: no Pareto shape can be fitted, and none is needed.
     try:
         with np.errstate(all="ignore"):
             smoothed, khat = array_stats.psislw(-normalised)
@@ -106,7 +107,7 @@ def smoothed_log_weights(log_weights: Array) -> tuple[Array, float]:
 
 
 def usable_khat(num_draws: int) -> float:
-    r"""Return the k-hat up to which this many draws suffice: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
+    r"""Return the largest usable k-hat for S draws: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
 
     Vehtari et al. (2024).
     """
@@ -114,7 +115,7 @@ def usable_khat(num_draws: int) -> float:
 
 
 def dimension_of(tree: xarray.DataTree) -> int:
-    """Return the number of unknowns: root attribute ``dimension``, else the posterior's size."""
+    """Return the number of unknowns: root attribute ``dimension``, or the posterior's size."""
     if "dimension" in tree.attrs:
         return int(tree.attrs["dimension"])
     total = 0
@@ -127,7 +128,7 @@ def dimension_of(tree: xarray.DataTree) -> int:
 
 
 def weights_tell(tree: xarray.DataTree) -> bool:
-    """Tell whether importance weights say something: unknowns are few, and some are identified."""
+    """Return whether importance weights are informative: few unknowns, some of them identified."""
     known = "identified" not in tree.attrs or bool(identified(tree))
     return known and dimension_of(tree) <= MAX_DIMENSION
 
@@ -138,8 +139,8 @@ def _not_finite(bad: int, count: int) -> Finding:
         "fail",
         bad,
         0,
-        f"The log joint or the guide's density is not finite at {bad} of {count} draws.",
-        "Look for a guide with a wider support than its prior, or for parameters that overflow.",
+        f"The log density of the model or the guide is not finite at {bad} of {count} draws.",
+        "Check that the support of the guide lies within that of the prior, and look for overflow.",
         KHAT_SOURCE,
     )
 
@@ -155,13 +156,13 @@ def _khat_finding(
             None,
             threshold,
             f"k-hat needs at least {MIN_DRAWS} draws; there are {num_draws}.",
-            "Draw more from the guide.",
+            "Take more draws from the guide.",
             KHAT_SOURCE,
         )
     if np.isneginf(khat):
         message = "All importance weights are equal: the guide is the posterior."
         return Finding(name, "ok", khat, threshold, message, "", KHAT_SOURCE)
-    shown = f"k-hat of the guide against the log joint is {format_number(khat)}"
+    shown = f"The k-hat of the guide is {format_number(khat)}"
     if khat <= threshold:
         quality = "reliable" if khat <= KHAT_GOOD else "usable"
         message = f"{shown}: importance sampling from the guide is {quality}."
@@ -170,15 +171,15 @@ def _khat_finding(
     if not judged:
         level = "info"
         message = (
-            f"{shown} (usable up to {format_number(threshold)}). With {dimension} unknowns of a "
-            "network this is expected of any simple guide and says nothing about the predictions."
+            f"{shown} (usable up to {format_number(threshold)}). This is expected for the "
+            f"{dimension} unknowns of a network and does not mean that predictions are poor."
         )
-        advice = "Judge this fit by its predictions and calibration."
+        advice = "Assess this fit by its predictions and calibration."
     else:
         level = "warn" if has_truth else "fail"
         message = (
-            f"{shown}, above {format_number(threshold)}: the guide is a poor stand-in for the "
-            f"posterior of its {dimension} unknowns."
+            f"{shown} (usable up to {format_number(threshold)}): the guide is a poor approximation "
+            f"of the posterior of its {dimension} unknowns."
         )
         advice = "Use a richer guide (full rank, low rank, a flow), or sample with NUTS."
     return Finding(name, level, khat, threshold, message, advice, KHAT_SOURCE)
@@ -192,11 +193,11 @@ def _gap_finding(log_weights: Array, khat: float, *, judged: bool) -> Finding:
     unreliable = bool(khat > usable_khat(len(log_weights)))
     bound = "at least " if unreliable else ""
     message = (
-        f"The ELBO, {format_number(elbo)} ± {format_number(error)} nats, lies {bound}"
-        f"{format_number(gap)} nats below the importance-sampled log evidence."
+        f"The ELBO, {format_number(elbo)} ± {format_number(error)} nats, is {bound}"
+        f"{format_number(gap)} nats below the log evidence estimated by importance sampling."
     )
     level: Level = "ok"
     if gap - 3 * error > GAP_NATS:
         level = "warn" if judged else "info"
-    advice = "" if level == "ok" else "Compare ELBOs only within the same family of guides."
+    advice = "" if level == "ok" else "Compare ELBOs only between guides of the same family."
     return Finding("approximation.elbo_gap", level, gap, GAP_NATS, message, advice, GAP_SOURCE)

@@ -1,4 +1,4 @@
-"""What a check says: a level, a number and its threshold, a sentence, an advice."""
+"""Findings: the results of checks, with a level, a value, a threshold, a message and advice."""
 
 import json
 import math
@@ -21,20 +21,20 @@ class Finding:
     Parameters
     ----------
     check
-        Name of the check, ``theme.what``: stable, so that runs can be compared.
+        Name of the check, ``theme.what``. Names are stable, so that runs can be compared.
     level
-        ``ok``; ``info`` for numbers that carry no judgement; ``warn`` for what a careful reader
-        must know; ``fail`` for results that must not be used.
+        ``ok``; ``info`` for numbers that are only reported; ``warn`` if the result must be used
+        with care; ``fail`` if it must not be used.
     value
-        The number that was judged, or None.
+        The value that was checked, or None.
     threshold
-        What it was held against, or None.
+        The threshold of the value, or None.
     message
-        One plain sentence with the numbers.
+        One or two sentences with the numbers.
     advice
         What to do; empty for ``ok`` and optional for ``info``.
     source
-        Where the threshold comes from.
+        Reference for the threshold.
     """
 
     check: str
@@ -54,23 +54,23 @@ class Finding:
         if not self.check or not self.message:
             raise ValueError("a finding needs the name of its check and a message")
         if self.level in ("warn", "fail") and not self.advice:
-            raise ValueError(f"{self.check}: a finding of level {self.level!r} needs an advice")
+            raise ValueError(f"{self.check}: a finding of level {self.level!r} needs advice")
         for name in ("value", "threshold"):
             object.__setattr__(self, name, _number(name, getattr(self, name)))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The summary of all findings: the worst level, and one sentence."""
+    """The summary of all findings: the worst level and one sentence."""
 
     level: Level
     sentence: str
 
 
 def verdict(findings: Iterable[Finding]) -> Verdict:
-    """Return the worst level among findings with a sentence that names what caused it.
+    """Return the worst level among findings, with a sentence that names the checks behind it.
 
-    ``info`` carries no judgement, so findings that are all ``info`` give ``info``.
+    The level is ``info`` only if all findings are ``info``.
     """
     findings = list(findings)
     failed = _names(findings, "fail")
@@ -86,25 +86,25 @@ def verdict(findings: Iterable[Finding]) -> Verdict:
             "warn", f"Use with care: {len(warned)} of {judged} checks gave a warning{_of(warned)}"
         )
     if passed:
-        return Verdict("ok", f"Nothing speaks against this fit: all {judged} checks passed.")
-    return Verdict("info", "Nothing was judged: the tree holds no group that a check can read.")
+        return Verdict("ok", f"No problems found: all {judged} checks passed.")
+    return Verdict("info", "Nothing was checked: the tree has no group that a check can read.")
 
 
 def refused_truth(reason: str) -> Finding:
-    """Return the finding that there is no truth to hold a fit against."""
+    """Return the finding that there is no truth to compare a fit with."""
     return Finding(
         check="truth.accepted",
         level="warn",
         value=None,
         threshold=None,
         message=f"There is no truth to compare with: {reason}",
-        advice="Take a smaller problem for the comparison, or sample longer.",
+        advice="Use a smaller problem for the comparison, or sample longer.",
         source="Vehtari et al. (2021); Betancourt (2016)",
     )
 
 
 def to_json(findings: Iterable[Finding]) -> str:
-    """Write findings as a JSON list; numbers that JSON lacks become "nan", "inf" and "-inf"."""
+    """Write findings as a JSON list; non-finite numbers become "nan", "inf" and "-inf"."""
     rows = [
         {name: _encode(value) for name, value in asdict(finding).items()} for finding in findings
     ]
@@ -112,7 +112,7 @@ def to_json(findings: Iterable[Finding]) -> str:
 
 
 def from_json(text: str) -> list[Finding]:
-    """Read findings that `to_json` wrote.
+    """Read findings written by `to_json`.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def from_json(text: str) -> list[Finding]:
 
 
 def format_number(number: float | None) -> str:
-    """Return a number as a reader wants it: three significant digits, no needless zeros.
+    """Format a number with three significant digits and without trailing zeros.
 
     >>> [format_number(x) for x in (0.12345, 1234.5, 2.0, 1e-7, float("nan"), None)]
     ['0.123', '1235', '2', '1e-07', 'nan', '–']
@@ -142,7 +142,7 @@ def format_number(number: float | None) -> str:
 
 
 def format_share(share: float) -> str:
-    """Return a share as a percentage: ``0.034`` as ``3.4 %``."""
+    """Format a fraction as a percentage: ``0.034`` as ``3.4 %``."""
     return f"{100 * share:.3g} %"
 
 

@@ -1,4 +1,4 @@
-"""Are predictions of rows that were not fitted calibrated? Of all checks the first to believe."""
+"""Calibration of predictions for held-out rows, the most reliable of all checks."""
 
 import numpy as np
 import xarray
@@ -13,19 +13,19 @@ from zoo.infer.predict.scores import ECE_BINS, expected_calibration_error
 ECE_SOURCE = "Guo et al. (2017); Bröcker and Smith (2007)"
 COVERAGE_SOURCE = "Gneiting, Balabdaoui and Raftery (2007)"
 
-#: Simulated data sets behind the calibration error of a perfectly calibrated forecast.
+#: Simulated data sets for the calibration error of a perfectly calibrated forecast.
 ECE_SIMULATIONS = 500
-#: Calibration error, above what noise explains, that matters and that fails.
+#: Calibration error in excess of noise: warning and failure.
 ECE_WARN, ECE_FAIL = 0.01, 0.10
 COVERAGE_LEVELS = (0.5, 0.8, 0.95)
-#: A coverage outside its binomial interval of this probability (all levels together) is a warning,
-#: and one that is also lower by this much is a failure.
+#: A binomial p-value of the coverage below this (all levels together) is a warning. If the
+#: coverage is also too low by `COVERAGE_FAIL`, it is a failure.
 COVERAGE_P_VALUE = 0.01
 COVERAGE_FAIL = 0.15
 
 
 def held_out_findings(tree: xarray.DataTree) -> list[Finding]:
-    """Judge predictions of rows that were not fitted: calibration of classes, or of intervals."""
+    """Check predictions for held-out rows: calibration of classes, or of intervals."""
     observed = variable(tree, "held_out", "y")
     if observed is None:
         return []
@@ -41,7 +41,7 @@ def held_out_findings(tree: xarray.DataTree) -> list[Finding]:
 
 
 def reliability_curve(probability: Array, y: Array, bins: int = ECE_BINS) -> xarray.Dataset:
-    """Return accuracy against confidence, bin by bin, with 95 % intervals of the accuracy.
+    """Return accuracy over confidence, bin by bin, with 95 % intervals of the accuracy.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def reliability_curve(probability: Array, y: Array, bins: int = ECE_BINS) -> xar
     Returns
     -------
     xarray.Dataset
-        ``confidence``, ``accuracy``, ``lower``, ``upper`` (Wilson intervals) and ``count`` over the
-        bins that hold rows.
+        ``confidence``, ``accuracy``, ``lower``, ``upper`` (Wilson intervals) and ``count`` of the
+        non-empty bins.
     """
     confidence, correct = probability.max(-1), probability.argmax(-1) == y
     index = _confidence_bins(confidence, bins)
@@ -78,7 +78,7 @@ def reliability_curve(probability: Array, y: Array, bins: int = ECE_BINS) -> xar
 
 
 def calibration_noise(probability: Array, bins: int = ECE_BINS) -> Array:
-    """Return calibration errors of data simulated from the forecasts themselves, which are perfect.
+    """Return calibration errors of perfect forecasts, with data simulated from the forecasts.
 
     Bröcker and Smith (2007) call this consistency resampling.
     """
@@ -93,7 +93,7 @@ def calibration_noise(probability: Array, bins: int = ECE_BINS) -> Array:
 
 
 def _confidence_bins(confidence: Array, bins: int) -> NDArray[np.int_]:
-    """Sort rows into bins as `zoo.infer.predict.scores.expected_calibration_error` does."""
+    """Assign rows to bins as in `zoo.infer.predict.scores.expected_calibration_error`."""
     index: NDArray[np.int_] = np.ceil(confidence * bins).astype(int) - 1
     return index.clip(0, bins - 1)
 
@@ -110,7 +110,7 @@ def _calibration(probability: Array, y: Array) -> list[Finding]:
                 None,
                 None,
                 "Some predicted probabilities of held-out rows are not finite.",
-                "Look for outputs that overflow.",
+                "Look for network outputs that overflow.",
                 ECE_SOURCE,
             )
         ]
@@ -121,21 +121,20 @@ def _calibration(probability: Array, y: Array) -> list[Finding]:
     if error > limit and excess > ECE_WARN:
         level = "fail" if excess > ECE_FAIL else "warn"
     confident = float(probability.max(-1).mean() - (probability.argmax(-1) == y).mean())
-    direction = "over-confident" if confident > 0 else "under-confident"
+    direction = "overconfident" if confident > 0 else "underconfident"
     return [
         Finding(
             name,
             level,
             error,
             limit,
-            f"The calibration error on {len(y)} held-out rows is {format_number(error)}; a "
-            f"perfectly calibrated forecast would show {format_number(float(noise.mean()))} on "
-            "average, and "
-            f"up to {format_number(limit)} in 99 of 100 cases.",
+            f"The calibration error on {len(y)} held-out rows is {format_number(error)}. For a "
+            f"perfectly calibrated forecast it is {format_number(float(noise.mean()))} on average "
+            f"and at most {format_number(limit)} in 99 of 100 cases.",
             ""
             if level == "ok"
-            else f"The forecasts are {direction}: average more draws, train "
-            "longer, or change the prior scale.",
+            else "Average over more draws, train longer, or change the prior scale: the forecasts "
+            f"are {direction}.",
             ECE_SOURCE,
         )
     ]
@@ -155,7 +154,7 @@ def _intervals(samples: Array, y: Array) -> list[Finding]:
                 None,
                 None,
                 "Some predictive draws of held-out rows are not finite.",
-                "Look for outputs that overflow, or a scale without a lower bound.",
+                "Look for network outputs that overflow, or for a scale without a lower bound.",
                 COVERAGE_SOURCE,
             )
         ]
@@ -176,16 +175,16 @@ def _coverage_finding(pit: Array, nominal: float) -> Finding:
     advice = ""
     if level != "ok":
         advice = (
-            "Intervals are too narrow: use a richer guide or a likelihood with heavier tails."
+            "Use a richer guide or a likelihood with heavier tails: intervals are too narrow."
             if coverage < nominal
-            else "Intervals are too wide: train longer, or learn the noise scale."
+            else "Train longer, or learn the noise scale: intervals are too wide."
         )
     return Finding(
         f"predictive.coverage_{round(100 * nominal)}",
         level,
         coverage,
         nominal,
-        f"Intervals of {format_share(nominal)} hold {format_share(coverage)} of {len(pit)} "
+        f"Intervals of {format_share(nominal)} cover {format_share(coverage)} of {len(pit)} "
         f"held-out rows (p = {format_number(p_value)}).",
         advice,
         COVERAGE_SOURCE,

@@ -1,6 +1,6 @@
-"""How would rows that were not seen be predicted? Leave-one-out without fitting again.
+"""Leave-one-out cross-validation by Pareto-smoothed importance sampling, without refitting.
 
-Weights correct the draws for having seen the row that they predict.
+Importance weights remove the influence of a row on the draws that predict it.
 """
 
 import numpy as np
@@ -21,18 +21,18 @@ from zoo.diagnostics.uniformity import pit_finding, uniformity
 
 SOURCE = "Magnusson et al. (2019); Vehtari, Gelman and Gabry (2017)"
 
-#: Rows on which leave-one-out is computed; more are thinned evenly.
+#: Largest number of rows; more are thinned evenly.
 MAX_ROWS = 1000
-#: Share of rows with a k-hat too large.
+#: Largest fraction of rows with a k-hat above the threshold.
 MAX_BAD_K = 0.01
 
 
 def loo_findings(tree: xarray.DataTree) -> list[Finding]:
-    r"""Estimate the score of unseen rows by leave-one-out, with the Pareto k of every row.
+    r"""Estimate the log density of unseen rows by leave-one-out, with the Pareto k of every row.
 
-    Draws of the guide are weighted by :math:`p(y, \theta) / q(\theta)` as well (Magnusson et al.
-    2019), unless k-hat says that these weights are useless; then the guide stands in for the
-    posterior, and the message says so.
+    Draws of the guide are also weighted by :math:`p(y, \theta) / q(\theta)` (Magnusson et al.
+    2019). If the k-hat of these weights is too large, the guide is used in place of the posterior,
+    and the message says so.
     """
     array = variable(tree, "log_likelihood", "y")
     if array is None:
@@ -62,9 +62,9 @@ def leave_one_out(
 ) -> tuple[Array, Array, Array]:
     r"""Return elpd, Pareto k and smoothed weights of every row.
 
-    Weights are :math:`\propto e^{c_s} / p(y_i \mid \theta_s)`, Pareto smoothed. These are the
-    numbers of ArviZ's ``loo`` and ``loo_approximate_posterior``, which stop at a row whose
-    likelihood is the same in all draws; a network that is sure of a class has many of those.
+    Weights are :math:`\propto e^{c_s} / p(y_i \mid \theta_s)`, Pareto smoothed. The results equal
+    those of ArviZ's ``loo`` and ``loo_approximate_posterior``, which raise an error for a row with
+    the same likelihood in all draws. A network that is certain of a class has many such rows.
 
     Parameters
     ----------
@@ -104,28 +104,28 @@ def _loo_summary(
     threshold = usable_khat(num_draws)
     share = float((khat > threshold).mean())
     error = float(elpd.std() / np.sqrt(len(elpd)))
-    how = "corrected for the guide" if corrected else "the guide taken for the posterior"
+    how = "corrected for the guide" if corrected else "not corrected for the guide"
     score = Finding(
         "predictive.loo",
         "info",
         float(elpd.mean()),
         None,
-        f"Leave-one-out log predictive density ({how}): {format_number(float(elpd.mean()))} ± "
-        f"{format_number(error)} nats per row over {len(elpd)} rows.",
+        f"The leave-one-out log predictive density ({how}) is {format_number(float(elpd.mean()))} "
+        f"± {format_number(error)} nats per row over {len(elpd)} rows.",
         "",
         SOURCE,
     )
     bad = share > MAX_BAD_K
-    # Many unknowns make weights useless whatever the posterior is like, as they do for k-hat.
+    # As for k-hat, weights are not informative if there are many unknowns.
     poor: Level = "warn" if judged else "info"
     pareto = Finding(
         "predictive.loo_pareto_k",
         poor if bad else "ok",
         share,
         MAX_BAD_K,
-        f"{format_share(share)} of the rows have a Pareto k above {format_number(threshold)}, the "
+        f"{format_share(share)} of the rows have a Pareto k above {format_number(threshold)}; the "
         f"largest is {format_number(float(khat.max()))}.",
-        "Do not compare models by leave-one-out here; use held-out rows." if bad else "",
+        "Compare models on held-out rows, not by leave-one-out." if bad else "",
         SOURCE,
     )
     return [score, pareto]
@@ -149,7 +149,7 @@ def _loo_pit(tree: xarray.DataTree, rows: NDArray[np.int_], weights: Array) -> l
 
 
 def loo_pit(samples: Array, y: Array, weights: Array) -> Array:
-    """Return the weighted share of draws below each observation; ties are broken at random."""
+    """Return the weighted fraction of draws below each observation; ties are broken at random."""
     noise = np.random.default_rng(SEED).uniform(size=len(y))
     below = (weights * (samples < y)).sum(0)
     ties = (weights * (samples == y)).sum(0)

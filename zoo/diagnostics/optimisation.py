@@ -1,25 +1,24 @@
-r"""Did the optimiser arrive, and at the right place? Loss curve, objective, gradients, restarts.
+r"""Convergence of the optimiser: loss curve, objective, gradients, restarts.
 
-The loss is minus the ELBO in nats, so a loss that still falls by :math:`\Delta` says that the
-divergence :math:`KL(q\,\|\,p)` still falls by :math:`\Delta`. A slope is called one only when it is
-larger than its noise *and* matters:
+The loss is minus the ELBO in nats, so if the loss still decreases by :math:`\Delta`, the
+divergence :math:`KL(q\,\|\,p)` decreases by :math:`\Delta` as well. A change of the loss is
+reported only if it is significant *and* large enough to matter:
 
-* the last quarter of the steps is averaged in blocks, which removes the autocorrelation that
-  mini-batches and epochs put into single losses; a line is laid through the blocks by the median of
-  pairwise slopes (Sen 1968), which outliers do not move;
-* the change over the window counts as real above `SLOPE_Z` of its standard errors;
-* it matters above `tolerance_in_nats`: 1 nat, or `NATS_PER_ROW` per training row.
+* The last quarter of the steps is averaged in blocks, which removes the autocorrelation caused by
+  mini-batches and epochs. A line is fitted to the blocks by the median of pairwise slopes
+  (Sen 1968), which is robust to outliers.
+* The change over the window is significant above `SLOPE_Z` standard errors.
+* It matters above `tolerance_in_nats`: 1 nat, or `NATS_PER_ROW` per training row.
 
-Kucukelbir et al. (2017) stop at a relative change of 0.01 per check; a change relative to the loss
-itself depends on constants of the likelihood, so ours is per row. A learning rate that decays to
-zero makes any curve flat: this check can prove that training stopped too early, not that it reached
-the best fit. Restarts and the distance to the truth look at that.
+Kucukelbir et al. (2017) stop at a relative change of 0.01 per check. A change relative to the loss
+depends on constants of the likelihood, so the tolerance here is per row. A learning rate that
+decays to zero flattens any curve, so this check can show that training stopped too early, but not
+that it reached the optimum. Restarts and the distance to the truth test the latter.
 
-A divergence that counts for too much or too little has a loss curve like any other, and ends at
-another posterior. Two checks see it, from draws and densities alone: the loss is held against minus
-the average of :math:`\log p(y, w) - \log q(w)`, which is what it should be; and all standard
-deviations, or all means, of the posterior are scaled (`zoo.infer.stationarity`), which at the
-maximum of the ELBO cannot raise it.
+If the divergence has a wrong weight, the loss curve looks normal, but the posterior is wrong. Two
+checks detect this from draws and densities alone. The first compares the final loss with minus the
+average of :math:`\log p(y, w) - \log q(w)`. The second scales all standard deviations, or all
+means, of the posterior (`zoo.infer.stationarity`), which cannot raise the ELBO at its maximum.
 """
 
 from collections.abc import Sequence
@@ -40,40 +39,40 @@ RESTART_SOURCE = "Dhaka et al. (2020)"
 STATIONARY_SOURCE = "first-order optimality of the ELBO; Yao et al. (2018)"
 PREDICTION_SOURCE = "Yao, Vehtari and Gelman (2022); threshold from interval coverage"
 
-#: The part of the steps that is judged.
+#: Fraction of the steps, at the end, in which convergence is checked.
 WINDOW = 0.25
-#: Blocks into which the window is averaged.
+#: Number of blocks into which the window is averaged.
 BLOCKS = 20
-#: The part of the steps whose average loss is held against the ELBO.
+#: Fraction of the steps, at the end, whose average loss is compared with the ELBO.
 END = 0.1
-#: Below this many steps there is no window to speak of.
+#: Smallest number of steps for which a slope is estimated.
 MIN_STEPS = 2 * BLOCKS
-#: Residuals of block averages are cut off at this many robust standard deviations.
+#: Residuals of block averages are clipped at this many robust standard deviations.
 OUTLIER = 3.0
 #: A change over the window below this many standard errors is noise. Exceeded by 2 of 1000 flat
 #: curves whose noise is autocorrelated (0.7) and heavy-tailed (Student t, 3 degrees of freedom).
 SLOPE_Z = 4.0
-#: Change of the loss over the window, per training row, that matters.
+#: Tolerance for the change of the loss over the window, per training row.
 NATS_PER_ROW = 0.01
-#: Change that matters however few rows there are.
+#: Smallest tolerance for the change of the loss.
 MIN_NATS = 1.0
-#: The loss changes by more than this many tolerances: the fit is unfinished, not just unpolished.
+#: A change of the loss by more than this many tolerances is a failure.
 FAIL_FACTOR = 10.0
-#: A rise of the ELBO below this many standard errors is noise, over eight moves.
+#: An increase of the ELBO below this many standard errors is noise, over eight moves.
 GAIN_Z = 4.0
-#: What the moves of the posterior are called.
+#: Names of the moves of the posterior in messages.
 MOVE_WORDS = {"scale": "all sds", "mean": "all means"}
-#: A gradient norm that grows by this factor from the first to the last quarter.
+#: Largest growth of the gradient norm from the first to the last quarter.
 GRADIENT_GROWTH = 10.0
 
 
 def tolerance_in_nats(rows: int) -> float:
-    """Return the change of an ELBO that matters for a data set of this many rows."""
+    """Return the tolerance for changes of the ELBO with this many rows."""
     return max(MIN_NATS, NATS_PER_ROW * rows)
 
 
 def optimisation_findings(tree: xarray.DataTree) -> list[Finding]:
-    """Judge the group ``optimization``: finite losses, convergence, objective, restarts."""
+    """Check the group ``optimization``: finite losses, convergence, objective, restarts."""
     losses = _curve(tree, "loss")
     tolerance = tolerance_in_nats(training_rows(tree))
     findings = []
@@ -91,7 +90,7 @@ def optimisation_findings(tree: xarray.DataTree) -> list[Finding]:
 
 
 def restart_findings(elbos: Sequence[float], errors: Sequence[float], rows: int) -> list[Finding]:
-    """Judge whether several fits of one model from other starting points agree.
+    """Check whether several fits of one model from different initialisations agree.
 
     Parameters
     ----------
@@ -124,20 +123,20 @@ def _finite_losses(losses: Array) -> Finding:
     name, source = "optimisation.finite", ""
     if not count:
         return Finding(name, "ok", 0, 0, f"All {losses.shape[1]} losses are finite.", "", source)
-    where = "also in the last quarter" if late else "none of them in the last quarter"
+    where = "some of them in the last quarter" if late else "none of them in the last quarter"
     return Finding(
         name,
         "fail" if late else "warn",
         count,
         0,
         f"{count} of {losses.size} losses are not finite, {where}.",
-        "Lower the learning rate, start from smaller scales, or scale the inputs.",
+        "Lower the learning rate, use smaller initial scales, or standardise the inputs.",
         source,
     )
 
 
 def _convergence(losses: Array, tolerance: float) -> Finding:
-    """Judge the chain that changes most."""
+    """Return the finding of the chain that changes most."""
     results = [_convergence_of_one(chain, tolerance) for chain in losses]
     return max(results, key=lambda finding: (_seriousness(finding), abs(finding.value or 0.0)))
 
@@ -158,8 +157,8 @@ def _convergence_of_one(losses: Array, tolerance: float) -> Finding:
             "fail",
             None,
             tolerance,
-            "The last quarter of the loss has too few finite values to judge convergence.",
-            "Remove the cause of the losses that are not finite first.",
+            "The last quarter of the loss has too few finite values to check convergence.",
+            "Fix the cause of the non-finite losses first.",
             SLOPE_SOURCE,
         )
     change, error = change_over_window(window)
@@ -167,46 +166,45 @@ def _convergence_of_one(losses: Array, tolerance: float) -> Finding:
     level: Level = "ok"
     if real and abs(change) > tolerance:
         level = "fail" if abs(change) > FAIL_FACTOR * tolerance else "warn"
-    direction = "fell" if change < 0 else "rose"
+    direction = "decreased" if change < 0 else "increased"
     message = (
-        f"Over the last {len(window)} of {steps} steps the loss {direction} by "
-        f"{format_number(abs(change))} ± {format_number(error)} nats "
-        f"(a change of {format_number(tolerance)} matters)."
+        f"The loss {direction} by {format_number(abs(change))} ± {format_number(error)} nats over "
+        f"the last {len(window)} of {steps} steps (tolerance: {format_number(tolerance)})."
     )
     if level == "ok":
         advice = ""
     elif change < 0:
-        advice = "Raise num_steps, or raise the learning rate if the curve is smooth."
+        advice = "Raise num_steps, or raise the learning rate if the loss curve is smooth."
     else:
-        advice = "Lower the learning rate: the loss grows at the end."
+        advice = "Lower the learning rate, because the loss increases at the end."
     return Finding(name, level, change, tolerance, message, advice, SLOPE_SOURCE)
 
 
 def _too_short(losses: Array, tolerance: float) -> Finding:
-    """Judge fewer steps than a slope needs: flat to a tenth of the tolerance, or not converged."""
+    """Check a short run: it has converged if the loss is flat to a tenth of the tolerance."""
     name, steps = "optimisation.converged", len(losses)
     end = losses[-max(3, round(WINDOW * steps)) :]
     spread = float(np.ptp(end)) if np.isfinite(end).all() else float("inf")
     if steps > 3 and spread <= 0.1 * tolerance:
-        message = f"The loss moved by {format_number(spread)} nats in the last {len(end)} steps."
+        message = f"The loss changed by {format_number(spread)} nats in the last {len(end)} steps."
         return Finding(name, "ok", spread, 0.1 * tolerance, message, "", SLOPE_SOURCE)
     return Finding(
         name,
         "fail",
         spread,
         0.1 * tolerance,
-        f"Only {steps} steps were taken, and the loss still moved by {format_number(spread)} nats "
+        f"Only {steps} steps were run, and the loss still changed by {format_number(spread)} nats "
         f"in the last {len(end)}.",
-        f"Raise num_steps; below {MIN_STEPS} steps convergence cannot be seen.",
+        f"Raise num_steps to at least {MIN_STEPS}.",
         SLOPE_SOURCE,
     )
 
 
 def change_over_window(window: Array) -> tuple[float, float]:
-    """Return the change of a noisy curve from one end to the other, and its standard error.
+    """Return the change of a noisy curve over the window and its standard error.
 
-    Sen's slope through block averages; the error is that of a least-squares slope with outlying
-    residuals cut off.
+    The slope of the block averages is estimated by Sen's method. Its error is that of a
+    least-squares slope with clipped residuals.
     """
     blocks = np.array([block.mean() for block in np.array_split(window, min(BLOCKS, len(window)))])
     time = np.linspace(0.0, 1.0, len(blocks))
@@ -215,20 +213,20 @@ def change_over_window(window: Array) -> tuple[float, float]:
     residuals -= np.median(residuals)
     limit = OUTLIER * float(stats.median_abs_deviation(residuals, scale="normal"))
     scale = float(residuals.clip(-limit, limit).std())
-    # Two of the block averages' degrees of freedom went into the line.
+    # Slope and intercept use up two degrees of freedom.
     scale *= np.sqrt(len(blocks) / max(1, len(blocks) - 2))
     return slope, float(scale / np.sqrt(((time - time.mean()) ** 2).sum()))
 
 
 def _objective(tree: xarray.DataTree, losses: Array, tolerance: float) -> list[Finding]:
-    """Judge whether the loss that was minimised is minus the ELBO of the posterior it led to."""
+    """Check whether the final loss equals minus the ELBO of the posterior."""
     joint, posterior = (variable(tree, "sample_stats", name) for name in ("lp", "log_q"))
     if joint is None or posterior is None or not tree.attrs.get("loss_is_elbo", 0):
         return []
     elbos = (joint - posterior).to_numpy().astype(np.float64).ravel()
     end = losses[0, -round(END * losses.shape[1]) :]
     if len(losses) > 1 or losses.shape[1] < MIN_STEPS or not np.isfinite([*end, *elbos]).all():
-        return []  # several runs, or nothing to average: other findings say so
+        return []  # several runs, or too short: reported by other findings
     blocks = np.array([block.mean() for block in np.array_split(end, min(BLOCKS, len(end)))])
     difference = float(blocks.mean() + elbos.mean())
     error = float(
@@ -239,13 +237,13 @@ def _objective(tree: xarray.DataTree, losses: Array, tolerance: float) -> list[F
     if certain > tolerance:
         level = "fail" if certain > FAIL_FACTOR * tolerance else "warn"
     message = (
-        f"The loss at the end is {format_number(abs(difference))} ± {format_number(error)} nats "
-        f"{'above' if difference > 0 else 'below'} minus the ELBO of the posterior, computed from "
-        f"densities alone (a difference of {format_number(tolerance)} matters)."
+        f"The final loss is {format_number(abs(difference))} ± {format_number(error)} nats "
+        f"{'above' if difference > 0 else 'below'} minus the ELBO computed from the densities of "
+        f"the posterior draws (tolerance: {format_number(tolerance)})."
     )
     advice = (
-        "Something else than the ELBO was optimised: look at the weight of the KL (kl_warmup), and "
-        "at closed forms of divergences that were added."
+        "Check the weight of the KL (kl_warmup) and the closed forms of divergences: the objective "
+        "was not the ELBO."
     )
     return [
         Finding(
@@ -269,7 +267,7 @@ def _restarts_of(losses: Array, tolerance: float) -> list[Finding]:
 
 
 def _stored_restarts(tree: xarray.DataTree, tolerance: float) -> list[Finding]:
-    """Judge fits from several starts, the first of which is the fit itself."""
+    """Check the stored restarts; the first is the fit itself."""
     elbos = variable(tree, "optimization", "restart_elbo")
     errors = variable(tree, "optimization", "restart_elbo_error")
     if elbos is None or errors is None:
@@ -280,20 +278,20 @@ def _stored_restarts(tree: xarray.DataTree, tolerance: float) -> list[Finding]:
         best = int(elbos["restart"].to_numpy()[np.nanargmax(found)])
         own = int(elbos["restart"].to_numpy()[0])
         advice = (
-            "This one is the best of them; take more restarts, or train longer."
+            "Run more restarts, or train longer; this fit is the best of them."
             if best == own
-            else f"Take the best one instead (--start {best}), and more restarts around it."
+            else f"Use the best restart instead (--start {best}), and run more restarts."
         )
         findings = [replace(findings[0], advice=advice)]
     return findings + _restart_predictions(tree)
 
 
 def restart_distances(tree: xarray.DataTree) -> Array | None:
-    r"""Return how far the outputs of other starts are from those of the fit, in posterior sds.
+    r"""Return the distances of the outputs of restarts to those of the fit, in posterior sds.
 
-    For each start the root mean square over rows and outputs of
-    :math:`(m_k - m_0) / \sqrt{(s_0^2 + s_k^2) / 2}`, with the part that :math:`S` draws
-    contribute to its square, :math:`2 / S`, taken off. Starts that diverged have NaN.
+    For each restart this is the root mean square over rows and outputs of
+    :math:`(m_k - m_0) / \sqrt{(s_0^2 + s_k^2) / 2}`. The Monte Carlo error of :math:`S` draws,
+    :math:`2 / S`, is subtracted from its square. Restarts that diverged have NaN.
     """
     means = variable(tree, "optimization", "restart_outputs_mean")
     sds = variable(tree, "optimization", "restart_outputs_sd")
@@ -303,7 +301,7 @@ def restart_distances(tree: xarray.DataTree) -> Array | None:
     draws = outputs.sizes.get("chain", 1) * outputs.sizes["draw"]
     m, s = (array.to_numpy().reshape(len(means), -1).astype(np.float64) for array in (means, sds))
     pooled = (s[:1] ** 2 + s[1:] ** 2) / 2
-    moving = (pooled > 0).any(0)  # an output that never varies has no scale
+    moving = (pooled > 0).any(0)  # a constant output has no scale
     if not moving.any():
         return None
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -324,20 +322,19 @@ def _restart_predictions(tree: xarray.DataTree) -> list[Finding]:
             "ok" if agree else "warn",
             largest,
             SHIFT_WARN,
-            f"The network's outputs after {np.isfinite(distances).sum()} restarts are up to "
-            f"{format_number(largest)} posterior sds from those of this fit (root mean square over "
-            "rows).",
+            f"The network outputs of {np.isfinite(distances).sum()} restarts differ from this fit "
+            f"by up to {format_number(largest)} posterior sds (root mean square over rows).",
             ""
             if agree
-            else "The posterior has several modes, and this guide shows one: its uncertainty "
-            "leaves out the spread over restarts.",
+            else "Average the predictions of several restarts: the posterior has several modes, "
+            "and this guide covers only one.",
             PREDICTION_SOURCE,
         )
     ]
 
 
 def _stationarity(tree: xarray.DataTree, tolerance: float) -> list[Finding]:
-    """Judge whether scaling all sds or all means of the posterior would raise the ELBO."""
+    """Check whether scaling all sds or all means of the posterior raises the ELBO."""
     gains = variable(tree, "optimization", "elbo_gain")
     errors = variable(tree, "optimization", "elbo_gain_error")
     if gains is None or errors is None or set(gains.dims) != {"move", "factor"}:
@@ -358,18 +355,18 @@ def _stationarity(tree: xarray.DataTree, tolerance: float) -> list[Finding]:
     name = "optimisation.stationary"
     if level == "ok":
         message = (
-            "Scaling all sds or all means of the posterior does not raise the ELBO by more than "
+            "Scaling all sds or all means of the posterior raises the ELBO by at most "
             f"{format_number(tolerance)} nats."
         )
         return [Finding(name, level, max(gain, 0.0), tolerance, message, "", STATIONARY_SOURCE)]
     message = (
-        f"The ELBO rises by {format_number(gain)} ± {format_number(float(noise[i, j]))} nats when "
-        f"{what} of the posterior are multiplied by {format_number(factor)} (a rise of "
-        f"{format_number(tolerance)} matters): the fit is not at its maximum."
+        f"The ELBO increases by {format_number(gain)} ± {format_number(float(noise[i, j]))} nats "
+        f"when {what} of the posterior are multiplied by {format_number(factor)} (tolerance: "
+        f"{format_number(tolerance)}), so the fit is not at its maximum."
     )
     advice = (
-        "Train longer. If that changes nothing, the KL has a wrong weight (see kl_warmup), or the "
-        "guide ties means and sds together."
+        "Train longer. If this does not help, check the weight of the KL (kl_warmup) and whether "
+        "the guide couples means and sds."
     )
     return [Finding(name, level, gain, tolerance, message, advice, STATIONARY_SOURCE)]
 
@@ -384,17 +381,17 @@ def _restarts(elbos: Array, errors: Array, tolerance: float) -> list[Finding]:
     spread = float(elbos[best] - elbos[worst])
     error = float(np.hypot(errors[best], errors[worst]))
     agree = spread - SLOPE_Z * error <= tolerance and not lost
-    diverged = f"; {lost} more did not end in a finite one" if lost else ""
+    diverged = f"; {lost} more ended with an ELBO that is not finite" if lost else ""
     return [
         Finding(
             "optimisation.restarts",
             "ok" if agree else "warn",
             spread,
             tolerance,
-            f"The ELBOs of {len(elbos)} fits from different starts differ by up to "
-            f"{format_number(spread)} ± {format_number(error)} nats (a difference of "
-            f"{format_number(tolerance)} matters){diverged}.",
-            "" if agree else "Keep the restart with the highest ELBO, and take more of them.",
+            f"The ELBOs of {len(elbos)} fits from different initialisations differ by up to "
+            f"{format_number(spread)} ± {format_number(error)} nats (tolerance: "
+            f"{format_number(tolerance)}){diverged}.",
+            "" if agree else "Keep the restart with the highest ELBO, and run more restarts.",
             RESTART_SOURCE,
         )
     ]
@@ -422,8 +419,8 @@ def _gradient_norms(norms: Array) -> Finding:
         level,
         growth,
         GRADIENT_GROWTH,
-        f"The median gradient norm went from {format_number(float(first))} in the first quarter to "
-        f"{format_number(float(last))} in the last.",
+        f"The median gradient norm is {format_number(float(first))} in the first quarter of the "
+        f"steps and {format_number(float(last))} in the last quarter.",
         "" if level == "ok" else "Lower the learning rate or clip gradients.",
         GRADIENT_SOURCE,
     )

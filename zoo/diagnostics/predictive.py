@@ -1,4 +1,4 @@
-"""Do data drawn from the model look like the data that were observed? Checks on replicated data."""
+"""Prior and posterior predictive checks: comparison of replicated with observed data."""
 
 from collections.abc import Callable
 
@@ -14,22 +14,22 @@ PRIOR_SOURCE = "Box (1980); Gabry et al. (2019)"
 
 #: A predictive p-value below this, over all statistics together, is a warning.
 PPC_P_VALUE = 0.01
-#: Observed statistics this many replicated sds away, beyond every replication, are a failure.
+#: An observed statistic beyond all replications and this many of their sds away is a failure.
 PPC_FAIL_SDS = 5.0
 
-#: Heavy-tailed priors overflow; what is larger than this is as surprising as this.
+#: Replicated data are clipped at this value, because heavy-tailed priors overflow.
 HUGE = 1e100
 
 Statistics = dict[str, Callable[[Array], Array]]
 
 
 def predictive_findings(tree: xarray.DataTree) -> list[Finding]:
-    """Run both checks of this file where the tree allows."""
+    """Run the prior and posterior predictive checks for which the tree has data."""
     return [*prior_predictive_findings(tree), *posterior_predictive_findings(tree)]
 
 
 def posterior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
-    """Compare statistics of the observed data with those of data drawn from the fitted model."""
+    """Compare statistics of the observed data with those of posterior predictive draws."""
     pair = _replications(tree, "posterior_predictive")
     if pair is None:
         return []
@@ -44,7 +44,7 @@ def posterior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
                 bad,
                 0,
                 f"{format_share(bad)} of the posterior predictive draws are not finite.",
-                "Look for outputs that overflow, or a scale without a lower bound.",
+                "Look for network outputs that overflow, or for a scale without a lower bound.",
                 PPC_SOURCE,
             )
         ]
@@ -60,18 +60,18 @@ def posterior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
             level,
             worst.p_value,
             PPC_P_VALUE,
-            f"Of {len(judged)} statistics of the training data the {worst.name} fits worst: "
+            f"Of {len(judged)} statistics of the training data, the {worst.name} fits worst: "
             f"{format_number(worst.observed)} observed, {format_number(worst.center)} ± "
-            f"{format_number(worst.spread)} in data drawn from the fit "
+            f"{format_number(worst.spread)} in posterior predictive draws "
             f"(p = {format_number(worst.p_value)}).",
-            "" if level == "ok" else "Train longer first; then change likelihood or network.",
+            "" if level == "ok" else "Train longer, then change the likelihood or the network.",
             PPC_SOURCE,
         )
     ]
 
 
 def prior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
-    """Ask whether the prior expects data like those observed. At most a warning: data win."""
+    """Compare statistics of the observed data with the prior predictive; at most a warning."""
     pair = _replications(tree, "prior_predictive")
     if pair is None:
         return []
@@ -97,15 +97,15 @@ def prior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
             worst.p_value,
             PPC_P_VALUE,
             f"The {worst.name} of the training data, {format_number(worst.observed)}, is the "
-            f"statistic that the prior expects least (p = {format_number(worst.p_value)}).",
-            "" if level == "ok" else "Widen the priors, or scale the data to what they expect.",
+            f"statistic least expected by the prior (p = {format_number(worst.p_value)}).",
+            "" if level == "ok" else "Widen the priors, or rescale the data to match them.",
             PRIOR_SOURCE,
         )
     ]
 
 
 class _Statistic:
-    """Where an observed statistic falls among its replications."""
+    """Position of an observed statistic among its replications."""
 
     def __init__(self, name: str, replicated: Array, observed: float, count: int) -> None:
         total = len(replicated)
@@ -118,7 +118,7 @@ class _Statistic:
         self.beyond_all = bool(min(above, below) == 0)
         gap = observed - self.center
         self.sds = gap / self.spread if self.spread > 0 else (np.inf if gap else 0.0)
-        # With few draws the p-value cannot be small; then all of them must lie on one side.
+        # With few draws the p-value cannot be small; then all draws must lie on one side.
         small = self.p_value <= max(PPC_P_VALUE / count, 2 / (total + 1))
         self.unusual = bool(small and abs(self.sds) > stats.norm.isf(PPC_P_VALUE / (2 * count)))
 
@@ -132,7 +132,7 @@ def _worst_statistic(replicated: Array, y: Array, judged: Statistics) -> _Statis
 
 
 def _replications(tree: xarray.DataTree, group: str) -> tuple[Array, Array] | None:
-    """Return replicated and observed y of the rows where the latter is finite."""
+    """Return replicated and observed y of the rows with a finite observation."""
     predictive, observed = variable(tree, group, "y"), variable(tree, "observed_data", "y")
     if predictive is None or observed is None:
         return None

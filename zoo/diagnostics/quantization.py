@@ -1,4 +1,4 @@
-"""Whether a quantized network predicts as well as the one it was made from."""
+"""Loss of predictive accuracy by quantization."""
 
 import json
 import math
@@ -11,22 +11,22 @@ from zoo.diagnostics.finding import Finding, Level, format_number, format_share
 from zoo.diagnostics.reading import variable
 
 SOURCE = "Achterhold et al. (2018)"
-#: Rise of the error rate, and of the root mean squared error relative to what it was, that matters.
+#: Tolerated increase of the error rate, and relative increase of the root mean squared error.
 ERROR_RISE = 0.01
 RMSE_RISE = 0.05
-#: A rise below this many standard errors is noise. The two networks see the same rows and mostly
-#: agree, so the standard error of independent rows is an upper bound.
+#: An increase below this many standard errors is noise. Both networks predict the same rows and
+#: mostly agree, so the standard error for independent rows is an upper bound.
 RISE_Z = 2.0
 ADVICE = (
-    "Train longer or phase the divergence in more slowly; a finer codebook, or a first and last "
-    "layer without one, also help."
+    "Train longer, use a longer KL warm-up or a finer codebook, or do not quantize the first and "
+    "last layer."
 )
 
 
 def quantization_findings(tree: xarray.DataTree) -> list[Finding]:
     """Compare the scores of the quantized network with those of the posterior means.
 
-    They are in the root attribute ``metrics`` of fits whose weights have a codebook.
+    The scores are in the root attribute ``metrics`` of fits whose weights have a codebook.
     """
     metrics = _metrics(tree)
     observed = variable(tree, "held_out", "y")
@@ -44,8 +44,8 @@ def _error_finding(before: float, after: float, rows: int) -> Finding:
     threshold = max(ERROR_RISE, RISE_Z * math.sqrt(variance / rows))
     rise = before - after
     message = (
-        f"The quantized network errs on {format_share(1 - after)} of the held-out rows, the "
-        f"continuous one on {format_share(1 - before)}."
+        f"The error rate of the quantized network on held-out rows is {format_share(1 - after)}, "
+        f"that of the continuous network {format_share(1 - before)}."
     )
     return _finding(rise, threshold, message)
 
@@ -54,7 +54,7 @@ def _rmse_finding(before: float, after: float, rows: int) -> Finding:
     rise = after / before - 1 if before > 0 else 0.0
     message = (
         f"The root mean squared error of the quantized network is {format_number(after)}, that of "
-        f"the continuous one {format_number(before)}."
+        f"the continuous network {format_number(before)}."
     )
     return _finding(rise, RMSE_RISE, message)
 

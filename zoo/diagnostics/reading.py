@@ -1,4 +1,4 @@
-"""Getting arrays out of a tree. A group or variable that is missing gives None, never an error."""
+"""Read arrays from a tree. A missing group or variable gives None, never an error."""
 
 import numpy as np
 import xarray
@@ -8,15 +8,15 @@ from zoo.errors import DataError
 
 Array = NDArray[np.floating]
 
-#: Checks that simulate start from this seed, so that a tree always gets the same findings.
+#: Seed of checks that simulate, so that a tree always gives the same findings.
 SEED = 20240601
 
-#: Spread below this part of the largest magnitude is rounding, not variation.
+#: Variation below this fraction of the largest magnitude is rounding error.
 RELATIVE_ROUNDING = 1e-10
 
 
 def variable(tree: xarray.DataTree, group: str, name: str) -> xarray.DataArray | None:
-    """Return a variable of a group, or None where either is missing or holds no number."""
+    """Return a variable of a group, or None if either is missing or holds no numbers."""
     if group not in tree.children or name not in tree[group].data_vars:
         return None
     array: xarray.DataArray = tree[group].to_dataset()[name]
@@ -24,14 +24,14 @@ def variable(tree: xarray.DataTree, group: str, name: str) -> xarray.DataArray |
 
 
 def variables(tree: xarray.DataTree, group: str) -> list[str]:
-    """Return the names of the variables of a group, none where it is missing."""
+    """Return the names of the variables of a group, or an empty list if it is missing."""
     return [str(name) for name in tree[group].data_vars] if group in tree.children else []
 
 
 def chains(array: xarray.DataArray) -> Array:
     """Return draws as ``(chain, draw, everything else flattened)`` in float64.
 
-    An array without a chain gets one, one without draws cannot be judged.
+    A chain dimension is added if there is none.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def draws(array: xarray.DataArray) -> Array:
 
 
 def scalar_draws(tree: xarray.DataTree, group: str, name: str) -> Array | None:
-    """Return one number per draw, or None where the variable is missing or not scalar."""
+    """Return one number per draw, or None if the variable is missing or not scalar."""
     array = variable(tree, group, name)
     if array is None:
         return None
@@ -70,7 +70,7 @@ def labels(array: xarray.DataArray) -> list[str]:
 
 
 def row_count(tree: xarray.DataTree) -> int:
-    """Return the number of training rows in the tree, 0 where it does not say."""
+    """Return the number of training rows in the tree, or 0 if it is unknown."""
     for group in ("observed_data", "log_likelihood"):
         array = variable(tree, group, "y")
         if array is not None:
@@ -81,21 +81,22 @@ def row_count(tree: xarray.DataTree) -> int:
 
 
 def training_rows(tree: xarray.DataTree) -> int:
-    """Return the number of rows the fit saw: those in the tree, and those left out of it."""
+    """Return the number of rows used in the fit, including rows not stored in the tree."""
     return row_count(tree) + int(tree.attrs.get("rows_left_out", 0))
 
 
 def identified(tree: xarray.DataTree) -> list[str]:
-    """Return the names in the root attribute ``identified``, which is comma separated."""
+    """Return the names in the comma-separated root attribute ``identified``."""
     text = str(tree.attrs.get("identified", ""))
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parameters(tree: xarray.DataTree) -> list[str]:
-    """Return the variables of the posterior that mean something on their own.
+    """Return the variables of the posterior that can be interpreted on their own.
 
-    The root attribute ``parameters`` lists them, comma separated; without it all do. Sites that
-    only matter in a product, such as the scales of a horseshoe, are not among them.
+    They are listed in the comma-separated root attribute ``parameters``; without it all variables
+    are returned. Sites that only enter as a product, such as the scales of a horseshoe, are not
+    listed.
     """
     known = variables(tree, "posterior")
     if "parameters" not in tree.attrs:
@@ -105,14 +106,14 @@ def parameters(tree: xarray.DataTree) -> list[str]:
 
 
 def is_constant(values: Array) -> NDArray[np.bool_]:
-    """Tell for every column whether its draws are all the same up to rounding."""
+    """Return for every column whether its draws are equal up to rounding."""
     size = np.abs(values).max(axis=0)
     spread: NDArray[np.bool_] = np.ptp(values, axis=0) <= RELATIVE_ROUNDING * size
     return spread
 
 
 def task_of(tree: xarray.DataTree) -> str:
-    """Return the root attribute ``task``; without it, what the data look like."""
+    """Return the root attribute ``task``, or infer the task from the data."""
     if "task" in tree.attrs:
         return str(tree.attrs["task"])
     if variable(tree, "held_out", "probability") is not None:

@@ -1,4 +1,4 @@
-"""How scores fall with the strength of an attack: curves, areas under them, and what they say."""
+"""Scores as functions of the strength of an attack: curves, their averages, and findings."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from zoo.diagnostics.finding import Finding, format_number, format_share
 from zoo.diagnostics.reading import Array, variable
 
 GROUP = "robustness"
-#: Attacks by the name of their coordinate, in the order in which they are shown.
+#: Attacks by the name of their coordinate, in display order.
 ATTACKS = {
     "input_noise": "Gaussian noise on inputs",
     "fgsm": "fast gradient sign method",
@@ -17,15 +17,15 @@ ATTACKS = {
     "deletion": "weights deleted",
     "cut_edges": "edges of the graph cut",
 }
-#: What the strength of an attack is.
+#: Meaning of the strength of an attack.
 STRENGTHS = {
     "input_noise": "standard deviation of the noise",
     "fgsm": "step",
     "parameter_noise": "standard deviation of the noise",
-    "deletion": "share deleted",
-    "cut_edges": "share cut",
+    "deletion": "fraction deleted",
+    "cut_edges": "fraction cut",
 }
-#: The score that sums a fit up, the first that a tree has, and the one that shows its doubt.
+#: The main score is the first of these that a tree has; the density shows overconfidence.
 MAIN_SCORES = ("accuracy", "rmse")
 DENSITY = "nll"
 SOURCES = {
@@ -36,14 +36,14 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Curve:
-    """A score over the strength of an attack, which rises.
+    """A score over increasing strengths of an attack.
 
     Attributes
     ----------
     attack, score
         Names, such as ``fgsm`` and ``accuracy``.
     strength, value
-        As many numbers of each; at least two.
+        Arrays of equal length, at least two.
     """
 
     attack: str
@@ -57,7 +57,7 @@ class Curve:
         return float(np.trapezoid(self.value, self.strength) / np.ptp(self.strength))
 
     def crossing(self, level: float) -> float | None:
-        """Return the first strength at which the score is at a level, None if it never is."""
+        """Return the first strength at which the score reaches a level, or None."""
         above = self.value - level
         for i in range(len(above) - 1):
             if above[i] == 0:
@@ -70,7 +70,7 @@ class Curve:
 
 
 def robustness_curve(tree: xarray.DataTree, attack: str, score: str) -> Curve | None:
-    """Return one curve of a tree, None where it is missing, too short or not finite."""
+    """Return one curve of a tree, or None if it is missing, too short or not finite."""
     values = variable(tree, GROUP, f"{attack}_{score}")
     if values is None or values.dims != (attack,) or attack not in values.coords:
         return None
@@ -82,18 +82,18 @@ def robustness_curve(tree: xarray.DataTree, attack: str, score: str) -> Curve | 
 
 
 def robustness_curves(tree: xarray.DataTree, score: str) -> list[Curve]:
-    """Return the curves of one score, one for every attack that the tree knows."""
+    """Return the curves of one score, one for every attack in the tree."""
     found = [robustness_curve(tree, attack, score) for attack in ATTACKS]
     return [curve for curve in found if curve is not None]
 
 
 def main_score(tree: xarray.DataTree) -> str | None:
-    """Return the score that sums a fit up: accuracy for classes, else the error."""
+    """Return the main score: accuracy for classes, otherwise the root mean squared error."""
     return next((score for score in MAIN_SCORES if robustness_curves(tree, score)), None)
 
 
 def robustness_findings(tree: xarray.DataTree) -> list[Finding]:
-    """Sum every curve up; numbers without a judgement, since how much is enough is not ours."""
+    """Summarise every curve as ``info``: how much robustness is needed depends on the use."""
     score = main_score(tree)
     return [] if score is None else [_finding(c) for c in robustness_curves(tree, score)]
 
@@ -103,13 +103,13 @@ def _finding(curve: Curve) -> Finding:
     form = format_share if is_share else format_number
     name = "accuracy" if is_share else "root mean squared error"
     message = (
-        f"{ATTACKS[curve.attack].capitalize()}: the {name} goes from {form(curve.value[0])} to "
-        f"{form(curve.value[-1])} at strength {format_number(curve.strength[-1])}, "
-        f"{form(curve.mean)} on average over strengths."
+        f"{ATTACKS[curve.attack].capitalize()}: the {name} changes from {form(curve.value[0])} to "
+        f"{form(curve.value[-1])} at strength {format_number(curve.strength[-1])}, with an average "
+        f"of {form(curve.mean)} over strengths."
     )
     half = curve.crossing(curve.value[0] / 2) if is_share else None
     if half is not None:
-        message += f" Half of it is lost at {format_number(half)}."
+        message += f" It is halved at strength {format_number(half)}."
     return Finding(
         check=f"robustness.{curve.attack}",
         level="info",

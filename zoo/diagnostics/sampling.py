@@ -1,8 +1,8 @@
-"""Can the truth be believed? Convergence and efficiency of the Markov chains that made it.
+"""Convergence and efficiency of the Markov chains of a truth.
 
-Judged on what is identified: the network's outputs at fixed inputs, the log joint, and the
-parameters named by the root attribute ``identified``. Weights are left out, because chains that sit
-in different permutations of the same network agree about everything that can be observed.
+Checked are the network outputs at fixed inputs, the log joint, and the parameters listed in the
+root attribute ``identified``. Weights are not checked: chains in different permutations of the same
+network give the same predictions.
 """
 
 import numpy as np
@@ -17,33 +17,33 @@ ENERGY_SOURCE = "Betancourt (2016)"
 DIVERGENCE_SOURCE = "Betancourt (2017)"
 DEPTH_SOURCE = "Hoffman and Gelman (2014)"
 
-#: Chains disagree above.
+#: Largest R-hat of converged chains.
 MAX_RHAT = 1.01
-#: Effective draws needed, in the bulk and in the tails.
+#: Smallest effective sample size, in the bulk and in the tails.
 MIN_ESS = 400
-#: Monte Carlo error of a mean, in posterior sds: what `MIN_ESS` effective draws give.
+#: Largest Monte Carlo error of a mean, in posterior sds; corresponds to `MIN_ESS`.
 MAX_MCSE = 0.05
-#: Energy moves too slowly below.
+#: Smallest energy Bayesian fraction of missing information.
 MIN_BFMI = 0.3
-#: Share of trajectories cut off at the largest tree.
+#: Largest fraction of trajectories that reach the maximum tree depth.
 MAX_SATURATED = 0.01
-#: Draws per chain below which none of these numbers means anything.
+#: Smallest number of draws per chain.
 MIN_DRAWS = 4
-#: Nutpie's and Stan's limit, used when the root attribute ``max_tree_depth`` is missing.
+#: Default of nutpie and Stan, used if the root attribute ``max_tree_depth`` is missing.
 DEFAULT_TREE_DEPTH = 10
 
 _MORE = "Run longer chains with more warm-up."
 
 
 def sampling_findings(truth: xarray.DataTree, names: list[str] | None = None) -> list[Finding]:
-    """Judge the chains of a truth; an exact truth (root attribute ``kind``) has none to judge.
+    """Check the chains of a truth. An exact truth (root attribute ``kind``) has no chains.
 
     Parameters
     ----------
     truth
         The tree of the truth.
     names
-        Identified parameters; None takes those that the truth names itself.
+        Identified parameters; None uses those listed in the truth.
     """
     if truth.attrs.get("kind") == "exact":
         return []
@@ -60,7 +60,7 @@ def sampling_findings(truth: xarray.DataTree, names: list[str] | None = None) ->
 
 
 def _quantities(truth: xarray.DataTree, names: list[str]) -> tuple[list[str], Array]:
-    """Return names and draws ``(chain, draw, column)`` of all judged columns that vary."""
+    """Return names and draws ``(chain, draw, column)`` of all columns that vary."""
     places = [("functions", "f"), ("sample_stats", "lp")] + [("posterior", name) for name in names]
     found = [variable(truth, group, name) for group, name in places]
     arrays = [array for array in found if array is not None]
@@ -82,7 +82,7 @@ def _chain_findings(values: Array, columns: list[str]) -> list[Finding]:
         [array_stats.ess(c, 0, 1, method="tail", prob=(0.05, 0.95)) for c in per_column]
     )
     error = np.array([array_stats.mcse(c, 0, 1, method="mean") / c.std() for c in per_column])
-    # Chains that never moved have no variance of their own: R-hat is infinite, ESS undefined.
+    # Chains that never moved have no variance: R-hat is infinite and ESS undefined.
     if stuck:
         bulk, tail = np.nan_to_num(bulk, nan=1.0), np.nan_to_num(tail, nan=1.0)
     return [
@@ -116,7 +116,7 @@ def _worst(
     above: Level | None = None,
     below: Level | None = None,
 ) -> Finding:
-    """Judge the column with the largest (`above`) or smallest (`below`) value."""
+    """Check the column with the largest (`above`) or smallest (`below`) value."""
     sign = 1.0 if above else -1.0
     order = np.where(np.isnan(values), np.inf, sign * values)
     k = int(order.argmax())
@@ -128,15 +128,15 @@ def _worst(
         level,
         float(values[k]),
         threshold,
-        f"{words} is {_digits(float(values[k]))} at {columns[k]}, the {extreme} of "
-        f"{len(columns)} quantities ({relation} {_digits(threshold)} is wanted).",
+        f"{words} is {_digits(float(values[k]))} for {columns[k]}, the {extreme} of "
+        f"{len(columns)} quantities (it should be {relation} {_digits(threshold)}).",
         _MORE if bad else "",
         RHAT_SOURCE,
     )
 
 
 def _digits(number: float) -> str:
-    """Write numbers near 1 with the digits that matter for R-hat."""
+    """Format numbers near 1 with three decimals, as needed for R-hat."""
     return f"{number:.3f}" if 0.9 < number < 2 else format_number(number)
 
 
@@ -158,9 +158,9 @@ def _energy_findings(truth: xarray.DataTree) -> list[Finding]:
             "ok" if ok else "fail",
             value,
             MIN_BFMI,
-            f"E-BFMI is {format_number(value)} in the worst chain (more than "
-            f"{format_number(MIN_BFMI)} is wanted).",
-            "" if ok else "Reparameterise heavy tails and funnels, e.g. non-centred scales.",
+            f"E-BFMI is {format_number(value)} in the worst chain (it should be above "
+            f"{format_number(MIN_BFMI)}).",
+            "" if ok else "Reparameterise heavy tails and funnels, e.g. by non-centred scales.",
             ENERGY_SOURCE,
         )
     ]
@@ -200,8 +200,8 @@ def _depth_findings(truth: xarray.DataTree) -> list[Finding]:
             "warn" if bad else "ok",
             share,
             MAX_SATURATED,
-            f"{format_share(share)} of trajectories were cut off at the largest tree depth.",
-            "Raise the largest tree depth, or rescale the parameters." if bad else "",
+            f"{format_share(share)} of the trajectories reached the maximum tree depth.",
+            "Raise the maximum tree depth, or rescale the parameters." if bad else "",
             DEPTH_SOURCE,
         )
     ]

@@ -1,9 +1,9 @@
-r"""Simulation-based calibration: whether ranks are uniform.
+r"""Simulation-based calibration: test of the uniformity of ranks.
 
 Draw :math:`\theta^* \sim p(\theta)`, data :math:`y \sim p(y \mid \theta^*)`, then :math:`L` draws
-of the posterior; the rank of :math:`\theta^*` among them is uniform on :math:`0, \ldots, L` if and
-only if posterior and model agree (Talts et al. 2018). A rank too often at the ends means posteriors
-that are too narrow, in the middle too wide, at one side biased.
+of the posterior. The rank of :math:`\theta^*` among them is uniform on :math:`0, \ldots, L` if and
+only if posterior and model agree (Talts et al. 2018). Too many ranks at both ends mean that
+posteriors are too narrow, in the middle too wide, on one side biased.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from zoo.diagnostics.uniformity import Uniformity, uniformity
 
 SOURCE = f"Talts et al. (2018); {BAND_SOURCE}"
 
-#: Chance that any parameter of a correct posterior gets a warning, or a failure.
+#: Probability of a warning, or a failure, for any parameter of a correct posterior.
 P_WARN, P_FAIL = 0.01, 0.001
 #: Ranks expected in every bin of the chi-square test (Cochran 1954 asks for five).
 MIN_EXPECTED = 5
@@ -29,7 +29,7 @@ MAX_BINS = 20
 
 @dataclass(frozen=True)
 class RankTest:
-    """Uniformity of the ranks of one parameter, with all that its plots need.
+    """Uniformity test of the ranks of one parameter, with the data for its plots.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class RankTest:
 
     @property
     def p_value(self) -> float:
-        """The smaller of both p-values, corrected for there being two."""
+        """The smaller of both p-values, corrected for two tests."""
         return min(1.0, 2 * min(self.chi_square_p, self.ecdf.p_value))
 
 
@@ -73,12 +73,12 @@ def rank_test(ranks: NDArray[np.integer], num_draws: int) -> RankTest:
             f"between 0 and {num_draws}"
         )
     bins = int(np.clip(len(ranks) // MIN_EXPECTED, 1, min(MAX_BINS, num_draws + 1)))
-    # A bin holds whole ranks; where they do not divide evenly, expected counts differ.
+    # If ranks do not divide evenly into bins, expected counts differ.
     bin_of_rank = np.arange(num_draws + 1) * bins // (num_draws + 1)
     counts = np.bincount(bin_of_rank[ranks], minlength=bins)
     expected = np.bincount(bin_of_rank, minlength=bins) * len(ranks) / (num_draws + 1)
     p_value = float(stats.chisquare(counts, expected).pvalue) if bins > 1 else 1.0
-    # A random position inside each rank turns discrete into continuous uniformity.
+    # A random position within each rank makes the discrete distribution continuous.
     noise = np.random.default_rng(SEED).uniform(size=len(ranks))
     return RankTest(counts, expected, p_value, uniformity((ranks + noise) / (num_draws + 1)))
 
@@ -86,7 +86,7 @@ def rank_test(ranks: NDArray[np.integer], num_draws: int) -> RankTest:
 def sbc_findings(
     ranks: Mapping[str, NDArray[np.integer]], num_draws: int
 ) -> tuple[list[Finding], dict[str, RankTest]]:
-    """Judge the ranks of several parameters; also return the tests, which hold the plots' data.
+    """Check the ranks of several parameters; also return the tests with the data for plots.
 
     Parameters
     ----------
@@ -121,13 +121,13 @@ def _finding(name: str, test: RankTest, count: int) -> Finding:
 
 
 def _advice(test: RankTest) -> str:
-    """Read the shape of the ranks: too many at both ends, in the middle, or on one side."""
+    """Interpret the shape of the ranks: too many at both ends, in the middle, or on one side."""
     deviation = test.ecdf.ecdf - test.ecdf.points
     left = float(deviation[test.ecdf.points < 0.5].mean()) if len(deviation) > 2 else 0.0
     right = float(deviation[test.ecdf.points > 0.5].mean()) if len(deviation) > 2 else 0.0
     if left > 0 > right:
-        return "Too many ranks at both ends: posteriors are too narrow. Use a richer guide."
+        return "Use a richer guide: too many ranks at both ends, posteriors are too narrow."
     if left < 0 < right:
-        return "Too many ranks in the middle: posteriors are too wide. Train longer."
+        return "Train longer: too many ranks in the middle, posteriors are too wide."
     side = "low" if left + right > 0 else "high"
-    return f"Too many {side} ranks: posteriors are biased. Compare model and guide, train longer."
+    return f"Check model and guide, and train longer: too many {side} ranks, posteriors are biased."

@@ -1,18 +1,18 @@
-r"""Did the prior matter? Contrast of prior and posterior, and power-scaling.
+r"""Prior sensitivity: contrast of prior and posterior, and power-scaling.
 
-* **Contrast**: how much narrower than its prior a site became, and how far it moved. Widths are
-  interquartile ranges, because many priors here (Cauchy, horseshoe) have no variance:
-  contraction is :math:`1 - (\mathrm{IQR}_{post} / \mathrm{IQR}_{prior})^2`, the usual
-  :math:`1 - \mathrm{var}_{post} / \mathrm{var}_{prior}` for Gaussians (Betancourt 2018; Schad et
+* **Contrast**: how much narrower a site is than its prior, and how far it moved. Widths are
+  interquartile ranges, because many priors here (Cauchy, horseshoe) have no variance. The
+  contraction is :math:`1 - (\mathrm{IQR}_{post} / \mathrm{IQR}_{prior})^2`, which for Gaussians is
+  the usual :math:`1 - \mathrm{var}_{post} / \mathrm{var}_{prior}` (Betancourt 2018; Schad et
   al. 2021).
-* **Power-scaling** (Kallioinen et al. 2023): the prior (or the likelihood) is raised to a power a
-  little off 1, and the posterior's draws are re-weighted accordingly. A sensitivity above
-  `SENSITIVE` counts. It is measured on the network's outputs and on scalar sites; the draws are
-  those of the guide, so it tells how the *fit* responds.
+* **Power-scaling** (Kallioinen et al. 2023): the prior (or the likelihood) is raised to a power
+  close to 1, and the posterior draws are re-weighted accordingly. A sensitivity above `SENSITIVE`
+  is reported. It is computed for network outputs and scalar sites. The draws are those of the
+  guide, so it measures how the *fit* responds.
 
-The log prior of a network is a sum over thousands of weights, and re-weighting by it makes noise
-that looks like sensitivity. So a value above the threshold is compared with what shuffled weights
-give, and called sensitivity only above that.
+The log prior of a network is a sum over thousands of weights, and re-weighting by it creates noise
+that looks like sensitivity. A value above the threshold is therefore reported only if it also
+exceeds the value for shuffled weights.
 """
 
 import arviz_stats
@@ -35,17 +35,17 @@ from zoo.diagnostics.reading import (
 CONTRAST_SOURCE = "Betancourt (2018); Schad, Betancourt and Vasishth (2021)"
 POWER_SOURCE = "Kallioinen et al. (2023)"
 
-#: A site that keeps more than nine tenths of its prior variance was hardly informed by the data.
+#: A site with less contraction keeps more than nine tenths of its prior variance.
 LOW_CONTRACTION = 0.1
-#: A posterior median this many prior sds from the prior's median: prior and data disagree.
+#: If posterior and prior median differ by more prior sds, prior and data disagree.
 CONFLICT_SDS = 3.0
-#: Power-scaling sensitivity that counts.
+#: Threshold of the power-scaling sensitivity.
 SENSITIVE = 0.05
-#: Columns that are power-scaled.
+#: Largest number of power-scaled columns.
 MAX_COLUMNS = 16
-#: Shuffles behind the noise of a sensitivity.
+#: Shuffles for the noise of a sensitivity.
 SHUFFLES = 20
-#: Draws below which re-weighting is noise.
+#: Smallest number of draws for re-weighting.
 MIN_DRAWS = 100
 
 #: Interquartile range of a standard Gaussian.
@@ -53,7 +53,7 @@ _GAUSSIAN_IQR = 1.3489795003921634
 
 
 def sensitivity_findings(tree: xarray.DataTree) -> list[Finding]:
-    """Run the checks of this file that the groups of the tree allow."""
+    """Run the sensitivity checks for which the tree has data."""
     return [*contrast_findings(tree), *power_scaling_findings(tree)]
 
 
@@ -78,13 +78,13 @@ def contrast_findings(tree: xarray.DataTree) -> list[Finding]:
         "info",
         flattest[1],
         LOW_CONTRACTION,
-        f"{len(few)} of {len(rows)} sites are about as wide as their prior{names}; the least "
-        f"contraction is {format_number(flattest[1])}, of {flattest[0]}.",
-        "What is said about these sites comes from the prior." if few else "",
+        f"{len(few)} of {len(rows)} sites are about as wide as their prior{names}. The smallest "
+        f"contraction is {format_number(flattest[1])} ({flattest[0]}).",
+        "Treat the posterior of these sites as prior information." if few else "",
         CONTRAST_SOURCE,
     )
     conflict = moved[2] > CONFLICT_SDS
-    # Priors of network weights are often made to be left: only what is identified is judged.
+    # Shifts from the prior are common for network weights, so only identified sites can warn.
     judged = "identified" not in tree.attrs or moved[0] in identified(tree)
     poor: Level = "warn" if judged else "info"
     shift = Finding(
@@ -92,9 +92,9 @@ def contrast_findings(tree: xarray.DataTree) -> list[Finding]:
         poor if conflict else "ok",
         moved[2],
         CONFLICT_SDS,
-        f"The site that moved most from its prior is {moved[0]}, by {format_number(moved[2])} "
-        "prior sds in the median of its elements.",
-        "Prior and data disagree about it: widen its prior, or scale the data." if conflict else "",
+        f"The site furthest from its prior is {moved[0]}, with a median shift of "
+        f"{format_number(moved[2])} prior sds over its elements.",
+        "Widen its prior or rescale the data: prior and data disagree." if conflict else "",
         CONTRAST_SOURCE,
     )
     return [contraction, shift]
@@ -130,23 +130,23 @@ def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
     sensitive = bool(prior[k] > max(SENSITIVE, noise))
     level: Level = "warn" if sensitive else "ok"
     if not sensitive:
-        diagnosis, advice = "the prior hardly matters for the predictions", ""
+        diagnosis, advice = "the prior has little effect on the predictions", ""
         if prior[k] > SENSITIVE:
-            diagnosis = f"not more than the noise of re-weighting, {format_number(noise)}"
+            diagnosis = f"this is within the noise of re-weighting, {format_number(noise)}"
     elif likelihood[k] > SENSITIVE:
-        diagnosis = "prior and likelihood pull in different directions"
-        advice = "Swap the prior and compare; if the conclusions change, report both."
+        diagnosis = "prior and likelihood are in conflict"
+        advice = "Compare with another prior. If the conclusions change, report both."
     else:
-        diagnosis = "the prior is strong and the data say little"
-        advice = "Justify this prior, or bring more data: the result comes from the prior."
+        diagnosis = "the prior is strong compared with the data"
+        advice = "Justify this prior or collect more data: the prior dominates the result."
     return [
         Finding(
             "sensitivity.power_scaling",
             level,
             float(prior[k]),
             SENSITIVE,
-            f"Power-scaling sensitivity is largest at {columns[k]} of {len(columns)} quantities: "
-            f"{format_number(float(prior[k]))} to the prior and "
+            f"The largest power-scaling sensitivity of {len(columns)} quantities is at "
+            f"{columns[k]}: {format_number(float(prior[k]))} to the prior and "
             f"{format_number(float(likelihood[k]))} to the likelihood; {diagnosis}.",
             advice,
             POWER_SOURCE,
@@ -155,12 +155,12 @@ def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
 
 
 def power_scaling_table(tree: xarray.DataTree) -> dict[str, tuple[float, float]]:
-    """Return the sensitivity of every judged quantity to prior and likelihood.
+    """Return the sensitivity of every quantity to prior and likelihood.
 
     Returns
     -------
     dict
-        From names to two numbers; empty where the tree lacks the groups.
+        Two numbers by name; empty if the tree lacks the groups.
     """
     scaled = _scaled(tree)
     if scaled is None:
@@ -179,7 +179,7 @@ def power_scaling(values: Array, log_density: Array) -> Array:
     values
         Shape ``(draws, columns)``.
     log_density
-        Log density of the part that is scaled, per draw.
+        Log density of the scaled component, per draw.
     """
     if is_constant(log_density[:, None])[0]:
         return np.zeros(values.shape[1])
@@ -194,7 +194,7 @@ def power_scaling(values: Array, log_density: Array) -> Array:
 
 
 def _scaled(tree: xarray.DataTree) -> tuple[list[str], Array, Array, Array] | None:
-    """Return names and draws of what is judged, log prior and log likelihood; None if lacking."""
+    """Return names and draws of the quantities, log prior and log likelihood, or None."""
     columns, values = _judged_columns(tree)
     log_prior = _total(tree, "log_prior")
     log_likelihood = _total(tree, "log_likelihood")
@@ -236,7 +236,7 @@ def _total(tree: xarray.DataTree, group: str) -> Array | None:
 
 
 def _noise(values: Array, log_density: Array) -> float:
-    """Return the largest sensitivity over shuffles, in which nothing can be sensitive."""
+    """Return the largest sensitivity to shuffled log densities, which is pure noise."""
     rng = np.random.default_rng(SEED)
     return max(
         float(power_scaling(values, rng.permutation(log_density)).max()) for _ in range(SHUFFLES)

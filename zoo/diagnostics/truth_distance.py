@@ -1,20 +1,19 @@
-r"""How far is the fit from the truth? Distances for predictions, log joint, identified parameters.
+r"""Distances between fit and truth for predictions, log joint and identified parameters.
 
-Every distance is in units of the true standard deviation, and every threshold follows from one
-question: **what does a 95 % interval of the fit really cover?** For a Gaussian truth
+Distances are in units of the true standard deviation. The thresholds follow from the **actual
+coverage of a 95 % interval of the fit**. For a Gaussian truth and :math:`z = 1.96`, the coverage is
 
-* a mean that is off by :math:`d` true sds leaves
-  :math:`\Phi(z - d) - \Phi(-z - d)` of :math:`z = 1.96`;
-* sds that are :math:`r` times the true ones leave :math:`2\Phi(r z) - 1`.
+* :math:`\Phi(z - d) - \Phi(-z - d)` if the mean is off by :math:`d` true sds;
+* :math:`2\Phi(r z) - 1` if the sd is :math:`r` times the true one.
 
-Coverage under `COVERAGE_WARN` is a warning, under `COVERAGE_FAIL` a failure: `SHIFT_WARN` = 0.65,
-`SHIFT_FAIL` = 1.11, `RATIO_WARN` = 0.84, `RATIO_FAIL` = 0.65; intervals that are too wide by the
-inverse factors are judged alike. Wasserstein distances bound the difference of means from above
-(Huggins et al. 2020), and are held against the thresholds of a shift.
+Coverage below `COVERAGE_WARN` is a warning and below `COVERAGE_FAIL` a failure: `SHIFT_WARN` =
+0.65, `SHIFT_FAIL` = 1.11, `RATIO_WARN` = 0.84, `RATIO_FAIL` = 0.65. Intervals that are too wide by
+the inverse factors have the same levels. Wasserstein distances are upper bounds of the difference
+of means (Huggins et al. 2020) and use the thresholds of a shift.
 
-Monte Carlo noise is taken off before a distance is judged: errors of means and sds count the
-truth's effective draws and hold for all columns at once (Bonferroni), and the noise of
-distances is the 99 % quantile of what two samples of the truth give.
+Monte Carlo noise is subtracted from the distances first. The errors of means and sds use the
+effective sample size of the truth and hold for all columns simultaneously (Bonferroni). The noise
+of Wasserstein distances is the 99 % quantile of the distance between two samples of the truth.
 
 The log joint sums over all unknowns, identified or not, so it never fails a fit on its own.
 """
@@ -49,24 +48,24 @@ MMD_SOURCE = "Gretton et al. (2012)"
 NOMINAL = 0.95
 COVERAGE_WARN = 0.90
 COVERAGE_FAIL = 0.80
-#: Probability that pure noise is taken for a difference, over all columns of a quantity.
+#: False alarm rate of a difference, over all columns of a quantity.
 NOISE_PROBABILITY = 0.001
-#: Draws of either side below which nothing can be said.
+#: Smallest number of draws on either side.
 MIN_DRAWS = 10
-#: Most draws of either side in distances that are computed by sorting.
+#: Largest number of draws on either side for distances that need sorting.
 MAX_DRAWS = 1000
 #: Random directions of the sliced distance.
 DIRECTIONS = 50
-#: Resampled pairs behind the noise of distances.
+#: Resampled pairs for the noise of distances.
 RESAMPLINGS = 50
-#: Draws of either side in the kernel test: differences that so few draws show are not subtle.
+#: Draws on either side in the kernel test, few enough to ignore subtle differences.
 MMD_DRAWS = 100
 MMD_PERMUTATIONS = 999
 MMD_P_VALUE = 0.005
 
 
 def shift_with_coverage(coverage: float) -> float:
-    """Return the shift, in true sds, that leaves a 95 % interval this coverage."""
+    """Return the shift, in true sds, at which a 95 % interval has this coverage."""
     z = stats.norm.isf((1 - NOMINAL) / 2)
     return float(
         optimize.brentq(lambda d: stats.norm.cdf(z - d) - stats.norm.cdf(-z - d) - coverage, 0, 10)
@@ -74,7 +73,7 @@ def shift_with_coverage(coverage: float) -> float:
 
 
 def ratio_with_coverage(coverage: float) -> float:
-    """Return the ratio of sds that leaves a 95 % interval this coverage."""
+    """Return the ratio of sds at which a 95 % interval has this coverage."""
     return float(stats.norm.isf((1 - coverage) / 2) / stats.norm.isf((1 - NOMINAL) / 2))
 
 
@@ -84,22 +83,22 @@ RATIO_WARN, RATIO_FAIL = ratio_with_coverage(COVERAGE_WARN), ratio_with_coverage
 
 @dataclass(frozen=True)
 class Pair:
-    """Draws of one quantity by the fit and by the truth, column by column.
+    """Draws of one quantity from the fit and from the truth, column by column.
 
     Parameters
     ----------
     name
-        What the quantity is called in findings: ``functions``, ``log_joint``, ``parameters``.
+        Name of the quantity in findings: ``functions``, ``log_joint``, ``parameters``.
     words
-        How messages call it.
+        Name of the quantity in messages.
     fit, truth
         Shapes ``(draws, columns)``.
     effective
-        Independent draws that every column of the truth is worth.
+        Effective sample size of every column of the truth.
     columns
         Names of the columns.
     worst
-        The most serious level this quantity may give.
+        The most severe level of this quantity.
     """
 
     name: str
@@ -134,14 +133,14 @@ def truth_findings(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Findin
 
 
 def comparable_pairs(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Pair]:
-    """Return the quantities both trees hold; columns that are constant in the truth are left out.
+    """Return the quantities that both trees hold, without columns that are constant in the truth.
 
-    These are the network's outputs at fixed inputs, the log joint, and the parameters named by the
+    These are the network outputs at fixed inputs, the log joint, and the parameters listed in the
     root attribute ``identified``.
     """
     names = [name for name in identified(tree) if variable(tree, "posterior", name) is not None]
     found = [
-        _pair(tree, truth, "functions", "the network's outputs", [("functions", "f")], "fail"),
+        _pair(tree, truth, "functions", "the network outputs", [("functions", "f")], "fail"),
         _pair(tree, truth, "log_joint", "the log joint", [("sample_stats", "lp")], "warn"),
         _pair(
             tree,
@@ -156,9 +155,9 @@ def comparable_pairs(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Pair
 
 
 def effective_draws(values: Array) -> Array:
-    """Return how many independent draws every column of ``(chain, draw, column)`` is worth.
+    """Return the effective sample size of every column of ``(chain, draw, column)``.
 
-    At most as many as there are: a claim of more would be noise here.
+    It is at most the number of draws.
     """
     chains_, count, columns = values.shape
     total = float(chains_ * count)
@@ -176,10 +175,10 @@ def distances(fit: Array, truth: Array) -> Array:
 
 
 def sliced_distance(fit: Array, truth: Array) -> float:
-    """Return the mean over random directions of the distance of the projections.
+    """Return the mean distance of projections on random directions.
 
-    Every projection is measured in its own true standard deviations, after the columns were brought
-    to the same scale.
+    Columns are standardised first, and every projection is measured in its own true standard
+    deviation.
     """
     rng = np.random.default_rng(SEED)
     scale = truth.std(0)
@@ -214,7 +213,7 @@ def kernel_test(fit: Array, truth: Array) -> tuple[float, float]:
         + outside / (second * (second - 1))
         - 2 * across / (first * second)
     )
-    # The first row is the true labelling; rounding must not count a tie as smaller.
+    # The first row is the true labelling; a tie must not count as smaller because of rounding.
     p_value = float((values >= values[0] - 1e-12).mean())
     return float(values[0]), p_value
 
@@ -255,7 +254,7 @@ def _pair(
 
 
 def _noise_quantile(pair: Pair) -> Array:
-    """Return, in standard errors, what noise does not exceed in any of the columns."""
+    """Return the simultaneous noise quantile of all columns, in standard errors."""
     freedom = np.minimum(pair.effective, len(pair.fit)) - 1
     tail = NOISE_PROBABILITY / (2 * len(pair.columns))
     return np.asarray(stats.t.isf(tail, np.maximum(freedom, 1)), np.float64)
@@ -268,7 +267,7 @@ def _capped(level: Level, pair: Pair) -> Level:
 def _advice(level: Level) -> str:
     if level == "ok":
         return ""
-    return "Train longer; if that changes nothing, use a richer guide or sample with NUTS."
+    return "Train longer. If this does not help, use a richer guide or sample with NUTS."
 
 
 def _mean_finding(pair: Pair) -> Finding:
@@ -280,9 +279,9 @@ def _mean_finding(pair: Pair) -> Finding:
     k = int(beyond.argmax())
     level = _capped(_shift_level(float(beyond[k])), pair)
     message = (
-        f"Means of {pair.words}: the largest difference is {format_number(float(shift[k]))} ± "
-        f"{format_number(float(error[k]))} true sds, at {pair.columns[k]}; the median difference "
-        f"is {format_number(float(np.median(shift)))}."
+        f"Means of {pair.words} differ by up to {format_number(float(shift[k]))} ± "
+        f"{format_number(float(error[k]))} true sds (at {pair.columns[k]}), with a median of "
+        f"{format_number(float(np.median(shift)))}."
     )
     return Finding(
         f"truth.{pair.name}.mean",
@@ -304,7 +303,7 @@ def _shift_level(beyond: float) -> Level:
 def _ratio_finding(pair: Pair) -> Finding:
     with np.errstate(divide="ignore"):
         log_ratio = np.log(pair.fit.std(0, ddof=1)) - np.log(pair.truth.std(0, ddof=1))
-    # Relative variance of a sample variance is (kurtosis - 1) / n; half of its root for the sd.
+    # The relative variance of a sample variance is (kurtosis - 1) / n; for an sd half its root.
     error = 0.5 * np.sqrt(
         _variance_noise(pair.fit) / len(pair.fit) + _variance_noise(pair.truth) / pair.effective
     )
@@ -317,14 +316,10 @@ def _ratio_finding(pair: Pair) -> Finding:
     ratio = float(np.exp(log_ratio[k]))
     typical = float(np.exp(np.median(log_ratio)))
     coverage = float(2 * stats.norm.cdf(1.96 * ratio) - 1)
-    effect = (
-        f", so that a 95 % interval there covers about {format_share(coverage)}"
-        if level != "ok"
-        else ""
-    )
+    effect = f" and a 95 % interval covers about {format_share(coverage)}" if level != "ok" else ""
     message = (
-        f"Sds of {pair.words} are {format_number(ratio)} times the true ones at "
-        f"{pair.columns[k]}, where they differ most{effect}; the median ratio is "
+        f"Sds of {pair.words} differ most at {pair.columns[k]}, where they are "
+        f"{format_number(ratio)} times the true ones{effect}. The median ratio is "
         f"{format_number(typical)}."
     )
     advice = "" if level == "ok" else _ratio_advice(ratio)
@@ -333,7 +328,7 @@ def _ratio_finding(pair: Pair) -> Finding:
 
 
 def _variance_noise(values: Array) -> Array:
-    """Return kurtosis - 1; short samples show too little of it, so not less than a Gaussian's."""
+    """Return kurtosis - 1, at least that of a Gaussian: short samples underestimate it."""
     centred = values - values.mean(0)
     variance = (centred**2).mean(0)
     kurtosis = np.divide(
@@ -345,10 +340,10 @@ def _variance_noise(values: Array) -> Array:
 def _ratio_advice(ratio: float) -> str:
     if ratio < 1:
         return (
-            "The guide is too sure of itself, as factorised guides are when unknowns are "
-            "correlated: use a full-rank or low-rank guide."
+            "Use a full-rank or low-rank guide: the guide is overconfident, as factorised guides "
+            "are when unknowns are correlated."
         )
-    return "The guide is wider than the posterior: train longer, or start from smaller scales."
+    return "Train longer, or use smaller initial scales: the guide is wider than the posterior."
 
 
 def _wasserstein_finding(pair: Pair) -> Finding:
@@ -360,8 +355,8 @@ def _wasserstein_finding(pair: Pair) -> Finding:
         noise = _noise(truth, len(fit), lambda a, b: float(distances(a, b).max()))
     level = _capped(_shift_level(float(values[k]) - noise), pair)
     message = (
-        f"Wasserstein distances of {pair.words}: the largest is {format_number(float(values[k]))} "
-        f"true sds, at {pair.columns[k]}; the median is {format_number(float(np.median(values)))}."
+        f"Wasserstein distances of {pair.words} are up to {format_number(float(values[k]))} true "
+        f"sds (at {pair.columns[k]}), with a median of {format_number(float(np.median(values)))}."
     )
     return Finding(
         f"truth.{pair.name}.wasserstein",
@@ -380,8 +375,8 @@ def _sliced_finding(pair: Pair) -> Finding:
     noise = _noise(truth, len(fit), sliced_distance) if value > SHIFT_WARN else 0.0
     level = _capped(_shift_level(value - noise), pair)
     message = (
-        f"Sliced Wasserstein distance of {pair.words}, jointly: {format_number(value)} true sds of "
-        "a random projection."
+        f"The joint sliced Wasserstein distance of {pair.words} is {format_number(value)} true sds "
+        "of a random projection."
     )
     return Finding(
         f"truth.{pair.name}.sliced_wasserstein",
@@ -398,13 +393,10 @@ def _mmd_finding(pair: Pair) -> Finding:
     fit, truth = pair.samples(MMD_DRAWS)
     value, p_value = kernel_test(fit, truth)
     differ = p_value < MMD_P_VALUE
-    if differ:
-        ending = "are enough to tell them apart"
-    else:
-        ending = "do not tell them apart"
+    ending = "differ" if differ else "do not differ"
     message = (
-        f"Kernel two-sample test of {pair.words}, jointly: {len(fit)} draws of the fit and "
-        f"{len(truth)} of the truth {ending} (squared MMD {format_number(value)}, "
+        f"In a joint kernel two-sample test of {pair.words}, {len(fit)} draws of the fit and "
+        f"{len(truth)} of the truth {ending} significantly (squared MMD {format_number(value)}, "
         f"p = {format_number(p_value)})."
     )
     return Finding(
@@ -413,9 +405,7 @@ def _mmd_finding(pair: Pair) -> Finding:
         p_value,
         MMD_P_VALUE,
         message,
-        "See which of means and sds differ, and whether by an amount that matters."
-        if differ
-        else "",
+        "Check which means and sds differ, and whether by a relevant amount." if differ else "",
         MMD_SOURCE,
     )
 
@@ -429,7 +419,7 @@ def _thinned_to(values: Array, count: int) -> Array:
 
 
 def _noise(truth: Array, num_fit: int, statistic: Callable[[Array, Array], float]) -> float:
-    """Return the 99 % quantile of a distance between two samples drawn from the truth alone."""
+    """Return the 99 % quantile of the distance between two samples of the truth."""
     rng = np.random.default_rng(SEED)
     return float(
         np.quantile(

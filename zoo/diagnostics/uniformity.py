@@ -1,10 +1,10 @@
-r"""Whether numbers between 0 and 1 are uniform: bands for their empirical distribution.
+r"""Test of uniformity on [0, 1] by simultaneous bands of the empirical distribution function.
 
 Säilynoja, Bürkner and Vehtari (2022), *Graphical test for discrete uniformity and its applications
 in goodness-of-fit evaluation and multiple sample comparison*: at a grid of points :math:`z_k` the
 number of values below :math:`z_k` is :math:`\mathrm{Binomial}(n, z_k)` under uniformity. The bands
-are the pointwise intervals of the one level :math:`\gamma` at which all of them hold at once with
-the probability wanted; :math:`\gamma` is found by simulation.
+are pointwise intervals whose level :math:`\gamma` gives the desired simultaneous coverage;
+:math:`\gamma` is found by simulation.
 """
 
 from dataclasses import dataclass
@@ -21,22 +21,22 @@ SOURCE = "Säilynoja, Bürkner and Vehtari (2022)"
 
 #: Grid points of the distribution function.
 MAX_POINTS = 100
-#: Simulated uniform samples behind the level of the band.
+#: Simulated uniform samples for the level of the band.
 SIMULATIONS = 4000
-#: Probability with which a uniform sample stays inside the band everywhere.
+#: Simultaneous coverage of the band for uniform samples.
 BAND_PROBABILITY = 0.99
-#: Distance of the distribution functions above which values outside the band are a failure.
+#: Outside the band, a larger distance of the distribution functions is a failure.
 FAIL_DISTANCE = 0.2
 
 
 @dataclass(frozen=True)
 class Uniformity:
-    """A uniformity test and what a plot of it needs.
+    """Result of a uniformity test, with the data for its plot.
 
     Parameters
     ----------
     p_value
-        Probability of so extreme a sample under uniformity, by simulation.
+        p-value of the test, by simulation.
     distance
         Largest distance between empirical and uniform distribution function on the grid.
     points, ecdf, lower, upper
@@ -87,12 +87,12 @@ def uniformity(values: Array) -> Uniformity:
 
 
 def randomized_pit(samples: Array, y: Array) -> Array:
-    r"""Return where every observation falls among its predictive draws, ties broken at random.
+    r"""Return the PIT value of every observation among its predictive draws, with random ties.
 
     .. math:: u_i = \frac{\#\{s: y_{si} < y_i\} + v_i (1 + \#\{s: y_{si} = y_i\})}{S + 1},
         \quad v_i \sim U(0, 1)
 
-    which is exactly uniform when :math:`y_i` and its draws are exchangeable, also for counts.
+    This is exactly uniform if :math:`y_i` and its draws are exchangeable, also for counts.
     Czado, Gneiting and Held (2009), *Predictive Model Assessment for Count Data*.
 
     Parameters
@@ -108,22 +108,22 @@ def randomized_pit(samples: Array, y: Array) -> Array:
 
 
 def pit_finding(name: str, words: str, result: Uniformity) -> Finding:
-    """Judge probability integral transforms: a warning outside the band, a failure far outside."""
+    """Check probability integral transforms: warn outside the band, fail far outside."""
     level: Level = "ok"
     if result.p_value < 1 - BAND_PROBABILITY:
         level = "fail" if result.distance > FAIL_DISTANCE else "warn"
-    state = "are compatible with" if level == "ok" else "deviate from"
+    state = "are consistent with" if level == "ok" else "deviate from"
     return Finding(
         name,
         level,
         result.p_value,
         1 - BAND_PROBABILITY,
-        f"{words} {state} uniformity (p = {format_number(result.p_value)}, largest distance of the "
-        f"distribution functions {format_number(result.distance)}).",
+        f"{words} {state} a uniform distribution (p = {format_number(result.p_value)}, largest "
+        f"distance of the distribution functions {format_number(result.distance)}).",
         ""
         if level == "ok"
-        else "Look at the PIT plot: a hump means predictions too wide, a "
-        "dip too narrow, a slope biased.",
+        else "Look at the PIT plot: a hump means that predictions are too wide, a dip that they "
+        "are too narrow, a slope that they are biased.",
         SOURCE,
     )
 

@@ -1,7 +1,7 @@
-"""Prior densities that torch and Pyro lack, with their divergences.
+"""Prior distributions that are not in torch or Pyro, with their divergences.
 
-Importing the package registers every divergence, so that `pyro.infer.TraceMeanField_ELBO` finds
-the closed forms instead of falling back, silently, to sampling.
+Importing the package registers every divergence, so that `pyro.infer.TraceMeanField_ELBO` uses
+the closed forms instead of silently falling back to sampling.
 """
 
 from zoo.distributions.empirical_bayes import EmpiricalBayesNormal

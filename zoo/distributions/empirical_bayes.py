@@ -20,10 +20,10 @@ class EmpiricalBayesNormal(dist.Normal):
     .. math:: p(w) = N(w \mid 0, σ² + μ²), \qquad
         KL(N(μ, σ²) \| p) = ½ \log(1 + μ²/σ²)
 
-    The optimal variance depends on the guide, whose parameters are passed in; by the envelope
-    theorem gradients may or may not flow through them, the result is the same. With
-    σ = softplus(ρ) and μ = γσ the gradient is γ/(1 + γ²) in γ and zero in ρ. Against a normal
-    with other parameters the divergence is the ordinary Gaussian one.
+    The optimal variance depends on the parameters of the guide. By the envelope
+    theorem the gradient is the same whether or not it flows through them. With
+    σ = softplus(ρ) and μ = γσ the gradient is γ/(1 + γ²) in γ and zero in ρ. For a normal
+    with other parameters the divergence is the usual Gaussian one.
 
     Parameters
     ----------
@@ -73,5 +73,5 @@ def _kl_normal_empirical_bayes(p: Normal, q: EmpiricalBayesNormal) -> Tensor:
 
 _register: Any = register_kl
 _register(Normal, EmpiricalBayesNormal)(_kl_normal_empirical_bayes)
-# Without it the pair would also match the rule for two Normals.
+# Without this the pair would also match the rule for two Normals.
 _register(LogScaleNormal, EmpiricalBayesNormal)(_kl_normal_empirical_bayes)

@@ -1,4 +1,4 @@
-"""Closed forms of Graves' greedy prior: the best shared normal, and the relevance of a weight."""
+"""Closed forms of the prior of Graves: the optimal shared normal, and the relevance of a weight."""
 
 from torch import Tensor
 
@@ -12,8 +12,8 @@ def graves_prior(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
     .. math:: m = \frac1n \sum_i μ_i, \qquad v = \frac1n \sum_i [σ_i² + (μ_i - m)²]
 
-    The divergence at the optimum is ½ Σ log(v/σ_i²). Gradients may flow through the result or
-    not: by the envelope theorem those of the bound are the same.
+    The divergence at the optimum is ½ Σ log(v/σ_i²). By the envelope theorem the gradient of the
+    bound is the same whether or not it flows through the result.
 
     Parameters
     ----------

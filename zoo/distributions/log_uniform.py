@@ -19,7 +19,8 @@ __all__ = ["LogUniform", "dawson", "kl_log_uniform"]
 _K1, _K2, _K3 = 0.63576, 1.87320, 1.48695
 _LOG_ALPHA_LIMIT = 10.0
 
-# Above this u the asymptotic series with 16 terms is exact to rounding, below it 40 nodes are.
+# Above this u the asymptotic series with 16 terms is accurate to rounding, below it quadrature
+# with 40 nodes.
 _CROSSOVER = 50.0
 _roots, _masses = np.polynomial.legendre.leggauss(40)
 _NODES = [(0.5 * (x + 1), 0.5 * w) for x, w in zip(_roots.tolist(), _masses.tolist(), strict=True)]
@@ -32,10 +33,10 @@ class LogUniform(TorchDistribution):
 
     .. math:: p(w) ∝ 1/|w|
 
-    It has no normalising constant, so `log_prob` is defined up to an additive one and nothing
-    can be drawn. Use it with a `Normal` guide under `pyro.infer.TraceMeanField_ELBO`, which takes
-    the divergence from `kl_log_uniform`; for sampling-based inference and for prior prediction
-    use the proper `SmoothLogUniform`. The same class serves as the scale prior of the
+    It cannot be normalised, so `log_prob` is defined up to an additive constant and the
+    distribution cannot be sampled. Use it with a `Normal` guide and
+    `pyro.infer.TraceMeanField_ELBO`, which uses `kl_log_uniform`. For sampling-based inference and
+    prior prediction use the proper `SmoothLogUniform`. The same class is the scale prior of the
     group normal-Jeffreys model.
 
     References
@@ -69,7 +70,7 @@ class LogUniform(TorchDistribution):
         return density.expand(np.broadcast_shapes(value.shape, self.batch_shape))
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
-        """Refuse: the distribution is improper."""
+        """Raise an error: the distribution is improper."""
         raise NotImplementedError(
             "LogUniform is improper and cannot be sampled. "
             "Use its proper counterpart SmoothLogUniform(low, high)."
@@ -100,7 +101,7 @@ class _ExactDivergence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        """Keep the argument."""
+        """Save the argument."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod
@@ -146,8 +147,8 @@ def kl_log_uniform(loc: Tensor, scale: Tensor, *, method: str = "approximate") -
     .. math:: KL = u\,{}_2F_2(1, 1; 3/2, 2; -u), \quad u = μ²/(2σ²),
         \quad dKL/du = D(\sqrt{u})/\sqrt{u}
 
-    The approximation takes log α = 2 log σ − log(μ² + 1e-16), clamped to [−10, 10]; outside that
-    range it is constant. The exact form needs neither and is meant for reference.
+    The approximation uses log α = 2 log σ − log(μ² + 1e-16), clamped to [−10, 10]; outside that
+    range it is constant. The exact form needs neither and serves as a reference.
 
     Parameters
     ----------
@@ -179,7 +180,7 @@ def _approximate(loc: Tensor, log_scale: Tensor) -> Tensor:
 
 def _kl_normal_log_uniform(p: Normal, q: LogUniform) -> Tensor:
     shape = np.broadcast_shapes(p.batch_shape, q.batch_shape)
-    # A guide that knows the logarithm of its scale spares taking it.
+    # Use the logarithm of the scale if the guide has it.
     log_scale = p.log_scale if isinstance(p, LogScaleNormal) else p.scale.log()
     return _approximate(p.loc, log_scale).expand(shape)
 

@@ -27,11 +27,11 @@ class Quantizing(TorchDistribution):
         Ω_k = e^{-(θ-c_k)²/(2τ²)}
 
     with KL_k the fitted log-uniform divergence of N(θ − c_k, σ²) minus log(K a_k), which is zero
-    for equal weights. The window τ and the code words belong together: by default
-    τ = 0.375·gap, where gap is the smallest distance between neighbouring code words, and θ and
+    for equal weights. The window τ scales with the code words: by default
+    τ = 0.375·gap, where gap is the smallest distance between neighbouring code words. θ and
     σ are rescaled by gap/0.2, so that the ternary codebook [−a, 0, a] gives the published
-    approximation (a = 0.2, τ = 0.075) for every a and `codebook` may be trained. Any codebook
-    that contains 0 is accepted; where non-zero words are neighbours the bracket can reach −0.06.
+    approximation (a = 0.2, τ = 0.075) for every a and `codebook` can be trained. Any codebook
+    that contains 0 is accepted; if non-zero words are neighbours, the bracket can reach −0.06.
 
     Parameters
     ----------
@@ -103,13 +103,13 @@ class Quantizing(TorchDistribution):
         if self._validate_args:
             self._validate_sample(value)
         distance = (value.unsqueeze(-1) - self.codebook).abs()
-        # a code word itself has infinite density: stop at the smallest normal number
+        # The density at a code word is infinite: clamp at the smallest normal number.
         log_distance = distance.clamp(min=torch.finfo(distance.dtype).tiny).log()
         density = torch.logsumexp(self.log_weights - log_distance, -1)
         return density.expand(np.broadcast_shapes(value.shape, self.batch_shape))
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
-        """Refuse: the distribution is improper."""
+        """Raise an error: the distribution is improper."""
         raise NotImplementedError(
             "Quantizing is improper and cannot be sampled. Use its proper counterpart, a mixture "
             "over the code words of SmoothLogUniform(low, high) shifted by each of them."
@@ -120,7 +120,7 @@ class Quantizing(TorchDistribution):
 
 def _kl_normal_quantizing(p: Normal, q: Quantizing) -> Tensor:
     stretch = q.gap / _REFERENCE_GAP
-    # Code words in front: long runs of numbers are what a processor is fast at.
+    # Code words are the first dimension, so that the inner loops are long and vectorise well.
     words = (-1,) + (1,) * p.loc.dim()
     codebook, tau = (q.codebook / stretch).reshape(words), q.tau / stretch
     offset = p.loc / stretch - codebook

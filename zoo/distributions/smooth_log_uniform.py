@@ -1,4 +1,4 @@
-"""The proper, samplable counterpart of the log-uniform prior."""
+"""The proper counterpart of the log-uniform prior."""
 
 import math
 from typing import Any, ClassVar, cast
@@ -36,9 +36,9 @@ class SmoothLogUniform(TorchDistribution):
     .. math:: p(w) = \frac{Φ(|w| e^{-a}) - Φ(|w| e^{-b})}{(b - a)\,|w|}, \quad
         p(0) = φ(0) \frac{e^{-a} - e^{-b}}{b - a}
 
-    Between e^a and e^b it follows 1/|w|; below it is flat and above it falls like a normal, so
-    it is proper and its posterior exists. Use it where `LogUniform` cannot be used: NUTS, prior
-    prediction, evidence. The relative error of the density is about 1e-16/(b − a).
+    Between e^a and e^b the density is close to 1/|w|; below it is flat and above it decays like a
+    normal, so it is proper and the posterior exists. Use it where `LogUniform` cannot be used:
+    NUTS, prior prediction, evidence. The relative error of the density is about 1e-16/(b − a).
 
     Parameters
     ----------
@@ -82,10 +82,10 @@ class SmoothLogUniform(TorchDistribution):
         size, low, high = value.double().abs(), self.low.double(), self.high.double()
         fine, coarse = torch.exp(-low), torch.exp(-high)
         near = size * fine < 1
-        # close to zero: ½ [e^{-a} E(|w|e^{-a}) − e^{-b} E(|w|e^{-b})], E(z) = erf(z/√2)/z
+        # near zero: ½ [e^{-a} E(|w|e^{-a}) − e^{-b} E(|w|e^{-b})], E(z) = erf(z/√2)/z
         close = torch.where(near, size, 0.0)
         core = 0.5 * (fine * _erf_ratio(close * fine) - coarse * _erf_ratio(close * coarse))
-        # elsewhere: a difference of upper tails, with the Gaussian factor of the larger one outside
+        # elsewhere: a difference of upper tails, the Gaussian factor of the larger one taken out
         away = torch.where(near, torch.exp(low), size)
         lower, upper = away * coarse, away * fine
         decay = torch.exp(-0.5 * (upper - lower) * (upper + lower))

@@ -20,8 +20,8 @@ class TruncatedLogUniform(TorchDistribution):
 
     .. math:: p(θ) = \frac{1}{(b - a)\,θ}, \quad e^a ≤ θ ≤ e^b
 
-    Prior of the multiplicative noise in structured Bayesian pruning; its divergence from a
-    `TruncatedLogNormal` guide with the same bounds is that of `kl_truncated_uniform`.
+    Prior of the multiplicative noise in structured Bayesian pruning; `kl_truncated_uniform` is its
+    divergence from a `TruncatedLogNormal` guide with the same bounds.
 
     Parameters
     ----------

@@ -1,14 +1,14 @@
 r"""Curvature of the log joint at the mode, for Laplace approximations.
 
-The generalised Gauss-Newton matrix takes the network as linear around the mode, which keeps it
-positive:
+The generalised Gauss-Newton matrix linearises the network around the mode, which makes it positive
+semi-definite:
 
 .. math:: H = \sum_n J_n^\top \Lambda_n J_n - \nabla^2 \log p(\hat u), \quad
     J_n = \frac{\partial f(x_n)}{\partial u}
 
-with :math:`\Lambda_n` the Fisher information of the observation about the outputs. For the
-likelihoods of classes and counts, and for Gaussian ones, it is the Hessian of the negative log
-likelihood.
+with :math:`\Lambda_n` the Fisher information of the observation about the outputs. For
+likelihoods of classes and counts, and for Gaussian likelihoods, it is the Hessian of the negative
+log likelihood.
 """
 
 import warnings
@@ -27,7 +27,7 @@ from zoo.errors import ConfigError
 from zoo.infer.predict.draws import observation_distribution
 from zoo.network.bnn import BNN
 
-#: Numbers of the Jacobians that are held at once.
+#: Largest number of elements of the Jacobians in memory.
 CHUNK_NUMBERS = 2**24
 
 
@@ -38,11 +38,11 @@ def gauss_newton(model: BNN, guide: LaplaceGuide, x: Tensor, *, diagonal: bool) 
     Parameters
     ----------
     model, guide
-        The guide is at the mode.
+        Model and guide; the guide is at the mode.
     x
         All training rows.
     diagonal
-        Whether only the diagonal of the matrix is wanted.
+        Whether to return only the diagonal of the matrix.
     """
     mode = guide.mode
     size = mode.numel()
@@ -59,8 +59,8 @@ def gauss_newton(model: BNN, guide: LaplaceGuide, x: Tensor, *, diagonal: bool) 
 def output_jacobians(model: BNN, guide: LaplaceGuide, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return what the likelihood sees at the mode, and its derivatives by the unknowns.
 
-    Shapes are ``(rows, outputs)`` and ``(rows, outputs, unknowns)``; a noise that is Bayesian is
-    one more output.
+    Shapes are ``(rows, outputs)`` and ``(rows, outputs, unknowns)``; a Bayesian noise is
+    an additional output.
     """
 
     def seen(flat: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ def output_jacobians(model: BNN, guide: LaplaceGuide, x: Tensor) -> tuple[Tensor
 def along(function: Callable[[Any], Tensor], point: Any, step: Any) -> tuple[Tensor, Tensor]:
     """Return the value of a function at a point, and its derivative along a step."""
     with warnings.catch_warnings():
-        # inside torch, at the first forward derivative of a process
+        # raised in torch by the first forward derivative of a process
         warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
         value, change, *_ = jvp(function, (point,), (step,))
     return value, change
@@ -88,8 +88,8 @@ def along(function: Callable[[Any], Tensor], point: Any, step: Any) -> tuple[Ten
 def prior_curvature(model: BNN, guide: LaplaceGuide) -> Tensor:
     """Return the second derivatives of the negative log prior, in float64.
 
-    Elements must be independent under the prior (see `require_independent`), so that the Hessian is
-    diagonal and one product with it is enough.
+    Elements must be independent under the prior (see `require_independent`). The Hessian is then
+    diagonal, and one Hessian-vector product is enough.
     """
     slope = grad(lambda flat: -_log_prior(model, guide, flat))
     mode = guide.mode
@@ -97,13 +97,13 @@ def prior_curvature(model: BNN, guide: LaplaceGuide) -> Tensor:
 
 
 def require_independent(model: BNN) -> None:
-    """Refuse priors of several sites: their joint mode lies where scales vanish, or nowhere."""
+    """Reject priors with several sites: their joint mode has vanishing scales or does not exist."""
     for slot, prior in model.priors.items():
         hyper = any(hasattr(value, "family") for value in prior.arguments.values())
         if prior.family.structured or hyper:
             raise ConfigError(
-                f"the prior {prior} of slot {slot!r} has no mode that a Gaussian could stand for. "
-                "Take one with independent elements, for example Normal(0, 1)."
+                f"the prior {prior} of slot {slot!r} has no mode for a Laplace approximation. "
+                "Use one with independent elements, for example Normal(0, 1)."
             )
 
 
@@ -171,7 +171,7 @@ def _observed(model: BNN, outputs: Tensor) -> Distribution:
 
 def _divergence(p: Distribution, q: Distribution) -> Tensor:
     if isinstance(p, StudentT) and isinstance(q, StudentT):
-        # No closed form, but its second derivatives are known.
+        # There is no closed form, but the second derivatives are known.
         loc, scale = (q.loc - p.loc) / p.scale, (q.scale - p.scale) / p.scale
         by_loc: Tensor = 0.5 * (p.df + 1) / (p.df + 3) * loc.square()
         return by_loc + p.df / (p.df + 3) * scale.square()
@@ -179,13 +179,13 @@ def _divergence(p: Distribution, q: Distribution) -> Tensor:
         return kl_divergence(p, q)
     except NotImplementedError:
         raise ConfigError(
-            f"the likelihood {type(p).__name__} has no known information, which a Laplace "
-            "approximation needs. Register its KL divergence from itself."
+            f"the Fisher information of the likelihood {type(p).__name__} is not known, but a "
+            "Laplace approximation needs it. Register its KL divergence from itself."
         ) from None
 
 
 def _root(information: Tensor) -> Tensor:
-    """Return R with R Rᵀ the information, which may be singular."""
+    """Return R such that R Rᵀ is the information, which may be singular."""
     values, vectors = torch.linalg.eigh(information)
     root: Tensor = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
     return root

@@ -1,7 +1,7 @@
-r"""Evidence: how probable the data are under a model, whatever its weights.
+r"""Evidence: the marginal likelihood of the data under a model.
 
 For features :math:`\Phi` (n rows, d columns), :math:`w \sim N(m_0, \mathrm{diag}(\alpha)^{-1})` and
-:math:`y \sim N(\Phi w, \beta^{-1} I)` everything is known in closed form. With :math:`A =
+:math:`y \sim N(\Phi w, \beta^{-1} I)` posterior and evidence have a closed form. With :math:`A =
 \mathrm{diag}(\alpha) + \beta \Phi^\top \Phi`:
 
 .. math::
@@ -10,11 +10,10 @@ For features :math:`\Phi` (n rows, d columns), :math:`w \sim N(m_0, \mathrm{diag
     - \tfrac12 \log |A| - \tfrac{n}{2} \log 2\pi
 
 with :math:`E(m) = \frac{\beta}{2} \|y - \Phi m\|^2 + \frac12 \sum_i \alpha_i (m_i - m_{0i})^2`. The
-same number is what Laplace's approximation gives, what the ELBO of a Gaussian with all correlations
-reaches, and, in bits, the length of a code that sends the rows one after the other, each by its
-prediction from the ones before (the prequential code). Other codes of minimum description length
-are longer: by the divergence of a factorised posterior from the exact one, or by what is lost when
-weights are rounded and sent first.
+Laplace approximation and the ELBO of a full-rank Gaussian give the same value. In bits, it is the
+length of the prequential code, which encodes each row given its prediction from the previous rows.
+Other codes of minimum description length are longer: by the divergence of a factorised posterior
+from the exact one, or by the cost of encoding rounded weights first.
 
 References: MacKay (1992), *Bayesian Interpolation*; Rissanen (1978), *Modeling by Shortest Data
 Description*; Dawid (1984), *Statistical Theory: The Prequential Approach*.
@@ -34,9 +33,9 @@ from zoo.errors import DataError
 
 Array = NDArray[np.float64]
 
-#: Rounded weights are multiples of 2^-k; the k that are tried, and that a code has to name.
+#: Rounded weights are multiples of 2^-k; the code also encodes k, one of these.
 EXPONENTS = range(0, 16)
-#: Noise variances that are tried, relative to the variance of the target.
+#: Candidate noise variances, relative to the variance of the target.
 NOISE_RANGE = (1e-10, 10.0)
 
 
@@ -90,12 +89,12 @@ class LinearModel:
 
     @cached_property
     def precision(self) -> Array:
-        """Precision A of the posterior, which is the Hessian of the negative log joint."""
+        """Posterior precision A, which is the Hessian of the negative log joint."""
         return np.diag(self.alpha) + self.noise_precision * self.features.T @ self.features
 
     @cached_property
     def mean(self) -> Array:
-        """Mean of the posterior, which is its mode."""
+        """Posterior mean, which is also the mode."""
         pull = self.alpha * self.center + self.noise_precision * self.features.T @ self.y
         return np.linalg.solve(self.precision, pull).astype(np.float64)
 
@@ -116,31 +115,31 @@ class LinearModel:
 
     @property
     def log_evidence(self) -> float:
-        """The logarithm of p(y), exact."""
+        """The exact log p(y)."""
         log_joint = self.log_likelihood(self.mean) + self.log_prior(self.mean)
         return laplace_evidence(log_joint, self.precision)
 
     @property
     def mean_field_elbo(self) -> float:
-        r"""ELBO of the best factorised Gaussian: means exact, variances :math:`1 / A_{ii}`."""
+        r"""ELBO of the best factorised Gaussian: exact means and variances :math:`1 / A_{ii}`."""
         gap = 0.5 * (np.log(np.diag(self.precision)).sum() - self.log_det)
         return self.log_evidence - float(gap)
 
     def elbo(self, mean: Array, covariance: Array) -> float:
-        """Return the ELBO of any Gaussian in closed form; that of the posterior is the evidence."""
+        """Return the ELBO of any Gaussian; for the exact posterior it equals the log evidence."""
         log_joint = self.log_likelihood(mean) + self.log_prior(mean)
         entropy = 0.5 * np.linalg.slogdet(2 * math.pi * math.e * covariance)[1]
         return log_joint - 0.5 * float(np.sum(self.precision * covariance)) + float(entropy)
 
     @property
     def maximum_likelihood(self) -> float:
-        """The log likelihood of the weights that fit best, without a prior."""
+        """The log likelihood of the maximum likelihood weights."""
         best = np.linalg.lstsq(self.features, self.y, rcond=None)[0]
         return self.log_likelihood(best.astype(np.float64))
 
     @property
     def left_out_rmse(self) -> float:
-        """Root mean squared error of least squares on each row when it is left out of the fit."""
+        """Leave-one-out root mean squared error of least squares."""
         hat = self.features @ np.linalg.pinv(self.features)
         residual = self.y - hat @ self.y
         return float(np.sqrt(np.mean((residual / (1 - np.diag(hat))) ** 2)))
@@ -163,17 +162,17 @@ def laplace_evidence(log_joint: float, hessian: Array) -> float:
 
 
 def two_part_bits(model: LinearModel, resolution: float) -> float:
-    r"""Return the bits of a code that sends rounded weights first, then the data given them.
+    r"""Return the bits of the two-part code: rounded weights, then the data given the weights.
 
     Weights are the posterior mean, rounded to multiples of :math:`2^{-k}`; a grid point costs minus
-    the logarithm of the prior probability of its cell. The best :math:`k` is sent as well.
+    the logarithm of the prior probability of its cell. The best :math:`k` is encoded as well.
 
     Parameters
     ----------
     model
         Weights and noise.
     resolution
-        Distance between two values of the data that are told apart.
+        Resolution of the data: the distance between two distinguishable values.
     """
     lengths = []
     for exponent in EXPONENTS:
@@ -181,7 +180,7 @@ def two_part_bits(model: LinearModel, resolution: float) -> float:
         rounded = np.round(model.mean / step) * step
         z = (rounded - model.center) * np.sqrt(model.alpha)
         half = 0.5 * step * np.sqrt(model.alpha)
-        # Of two equal tails, the lower one has the digits.
+        # By symmetry, use the lower tail, which is more accurate.
         cell = stats.norm.cdf(-np.abs(z) + half) - stats.norm.cdf(-np.abs(z) - half)
         nats = -float(np.log(cell).sum()) - model.log_likelihood(rounded)
         lengths.append(nats / math.log(2))
@@ -189,16 +188,16 @@ def two_part_bits(model: LinearModel, resolution: float) -> float:
 
 
 def prequential_bits(model: LinearModel, resolution: float, *, plug_in: bool) -> float:
-    """Return the bits of a code that sends every row by its prediction from the rows before.
+    """Return the bits of the prequential code, which predicts every row from the previous rows.
 
     Parameters
     ----------
     model
         Weights and noise.
     resolution
-        Distance between two values of the data that are told apart.
+        Resolution of the data: the distance between two distinguishable values.
     plug_in
-        Whether predictions take the posterior mean for the truth. If not, they average over the
+        Whether predictions plug in the posterior mean. Otherwise they average over the
         posterior, and the code length is that of the evidence.
     """
     nats = 0.0
@@ -219,20 +218,20 @@ def prequential_bits(model: LinearModel, resolution: float, *, plug_in: bool) ->
 
 
 def code_bits(log_density: float, model: LinearModel, resolution: float) -> float:
-    """Return the bits that a log density of the data stands for; an ELBO gives bits-back coding."""
+    """Return the code length in bits for a log density of the data; an ELBO gives bits-back."""
     return -log_density / math.log(2) + _data_bits(model, resolution)
 
 
 def _data_bits(model: LinearModel, resolution: float) -> float:
-    """Return what it costs to tell apart values of the data at all."""
+    """Return the bits due to the resolution of the data."""
     return -len(model.y) * math.log2(resolution)
 
 
 def best_noise_precision(features: Array, y: Array, prior_precision: ArrayLike) -> float:
-    """Return the noise precision that maximises the evidence, for weights around zero.
+    """Return the noise precision that maximises the evidence, for weights with prior mean zero.
 
     The evidence is evaluated along the principal axes of the prior predictive, where it is a sum
-    over single numbers.
+    of independent terms.
     """
     whitened = features / np.sqrt(np.broadcast_to(prior_precision, features.shape[1]))
     spread, axes = np.linalg.eigh(whitened.T @ whitened)
@@ -283,15 +282,15 @@ def evidence_table(
     degrees
         Degrees to compare.
     prior_precision, noise_precision
-        Of every coefficient, and of the noise.
+        Precisions of every coefficient and of the noise.
     resolution
-        Distance between two values of the target that are told apart.
+        Resolution of the target: the distance between two distinguishable values.
 
     Returns
     -------
     pandas.DataFrame
-        One row per degree: the best log likelihood and the left-out error of least squares, the
-        log evidence, the ELBO of the best factorised Gaussian, and code lengths in bits.
+        One row per degree: the maximum log likelihood and the leave-one-out error of least squares,
+        the log evidence, the ELBO of the best factorised Gaussian, and code lengths in bits.
 
     Examples
     --------

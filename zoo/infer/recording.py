@@ -1,8 +1,8 @@
-"""Recording: a function of tensors as the flat list of operations that it does.
+"""Record a function of tensors as a flat list of operations.
 
-A function is run once under `make_fx`; the recorded operations are replayed one by one, or compiled
+A function is run once under `make_fx`. The recorded operations are replayed one by one, or compiled
 by Inductor. An eager replay runs the same operations in the same order with the same random
-numbers, so that its result is that of the function to the last bit. Inductor rounds differently.
+numbers, so its result is bitwise that of the function. Inductor rounds differently.
 """
 
 import importlib
@@ -19,25 +19,25 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 Backend = Literal["replay", "inductor"]
 Mode = Literal["auto", "off", "replay", "inductor"]
 
-#: What a model that cannot be recorded raises.
+#: Errors raised by models that cannot be recorded.
 CANNOT = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
 
 
 def cause_of(error: Exception) -> str:
-    """Return the kind of an error and the first line that says something."""
+    """Return the type of an error and the first non-empty line of its message."""
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}"
 
 
 def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Callable[..., Any]:
-    """Run a function of tensors once, and return the operations that it did as a function.
+    """Run a function of tensors once, and return its operations as a function.
 
     Parameters
     ----------
     function
         Takes tensors, or lists and mappings of them. Other tensors that it uses are constants.
     *inputs
-        Arguments to run it with; later ones must have the same shapes.
+        Example arguments; later arguments must have the same shapes.
     backend
         ``replay`` runs the recorded operations one by one, ``inductor`` compiles them.
     """
@@ -46,7 +46,7 @@ def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Call
     def flat(*leaves: Any) -> Any:
         return function(*tree_unflatten(leaves, structure))
 
-    with torch.random.fork_rng():  # recording must not move the random numbers
+    with torch.random.fork_rng():  # recording must not change the random state
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
     _drop_detachments(graph)
     graph.graph.eliminate_dead_code()
@@ -56,13 +56,13 @@ def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Call
 
 
 def _compiled(graph: GraphModule, leaves: list[Any]) -> Callable[..., Any]:
-    """Compile a recorded graph; nothing is run."""
+    """Compile a recorded graph without running it."""
     inductor = importlib.import_module("torch._inductor")  # half a second, and often not needed
     _keep_products_apart(graph)
-    # The generator of the CPU is fast; Inductor's own is made for GPUs.
+    # The CPU generator is fast; that of Inductor is designed for GPUs.
     on_cpu = all(leaf.device.type == "cpu" for leaf in leaves if isinstance(leaf, Tensor))
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the compiler's, about itself
+        warnings.simplefilter("ignore")  # internal warnings of the compiler
         compiled: Callable[..., Any] = inductor.compile(
             graph, leaves, options={"fallback_random": on_cpu}
         )
@@ -70,19 +70,19 @@ def _compiled(graph: GraphModule, leaves: list[Any]) -> Callable[..., Any]:
 
 
 def _drop_detachments(graph: GraphModule) -> None:
-    """Remove operations that cut gradients off: a recorded graph is run without any."""
+    """Remove operations that stop gradients: a recorded graph is run without gradients."""
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         if any(user.op == "output" for user in node.users):
-            continue  # a result must not be an input itself
+            continue  # a result must not be an input
         node.replace_all_uses_with(node.args[0])
         graph.graph.erase_node(node)
 
 
 def _keep_products_apart(graph: GraphModule) -> None:
-    """Write the sum of a matrix product and another matrix as a difference, to the same bits.
+    """Write the sum of a matrix product and another matrix as a difference, bitwise the same.
 
-    Gradients are such sums (data term plus divergence). Inductor folds the sum into the product,
-    which then copies the summand first; a sum left alone becomes part of the loop that follows.
+    Gradients are such sums (data term plus divergence). Inductor fuses the sum into the product,
+    which copies the summand first; a difference is fused into the loop that follows.
     """
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor):
         pair = [argument for argument in node.args if isinstance(argument, Node)]
@@ -100,7 +100,7 @@ def _keep_products_apart(graph: GraphModule) -> None:
 
 
 def _is_product(node: Node) -> bool:
-    """Tell whether a node is a matrix product, or one transposed."""
+    """Return whether a node is a matrix product or its transpose."""
     while node.target is torch.ops.aten.t.default:
         (node,) = node.all_input_nodes
     return node.target is torch.ops.aten.mm.default

@@ -1,21 +1,21 @@
-r"""What simple moves of the whole posterior would do to the ELBO.
+r"""Change of the ELBO under simple transformations of the posterior.
 
-A map :math:`T` of the unconstrained unknowns :math:`u` carries the posterior :math:`q` along, and
-the change of the ELBO needs nothing of the guide but draws:
+A map :math:`T` of the unconstrained unknowns :math:`u` transforms the posterior :math:`q`. The
+change of the ELBO can be estimated from draws of the guide:
 
 .. math::
     \mathrm{ELBO}(Tq) - \mathrm{ELBO}(q) =
         E_q \left[ \log p(y, T(u)) - \log p(y, u) + \log |\det T'| \right]
 
-with :math:`p` the density of the unconstrained unknowns. Two moves are tried, by several factors
+with :math:`p` the density of the unconstrained unknowns. There are two moves, with several factors
 :math:`r`: all standard deviations times :math:`r`, and all means times :math:`r`:
 
 .. math:: T(u) = c + r (u - c), \qquad T(u) = u + (r - 1) c
 
-with :math:`c` the medians of the guide. Guides that are Gaussian in that space, factorised or not,
-are closed under both, so that at the maximum of the ELBO no factor gains anything, whatever the
-posterior looks like; others are not judged. A divergence that was counted too often or not enough,
-or scales that had no time to move, show here and nowhere in the loss.
+with :math:`c` the medians of the guide. Guides that are Gaussian in unconstrained space, factorised
+or not, are closed under both moves, so at the maximum of the ELBO no factor increases it, for any
+posterior. Other guides are not checked. A divergence with a wrong weight and scales that have not
+converged are detected here, but not in the loss.
 """
 
 import math
@@ -45,7 +45,7 @@ Move = Literal["scale", "mean"]
 
 MOVES: tuple[Move, ...] = ("scale", "mean")
 FACTORS = (0.5, 0.8, 1.25, 2.0)
-#: Draws, and how many times rows and moves they may be together; of larger data some rows are used.
+#: Number of draws, and largest product of draws, rows and moves; larger data are subsampled.
 MIN_DRAWS, MAX_DRAWS = 16, 64
 MAX_ENTRIES = 500_000
 
@@ -53,10 +53,10 @@ MAX_ENTRIES = 500_000
 def elbo_gains(
     model: BNN, guide: Guide, draws: Draws, x: Tensor, y: Tensor, *, mode: Mode = "off"
 ) -> tuple[Array, Array] | None:
-    """Return what every move by every factor would add to the ELBO, and the standard errors.
+    """Return the change of the ELBO for every move and factor, and its standard errors.
 
-    Errors count the draws and, where not all rows are used, the choice of rows. What is not finite,
-    because a heavy tail went over the largest number, is NaN.
+    Errors include the variation over draws and, if rows are subsampled, over rows. Values that
+    overflow because of heavy tails are NaN.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def elbo_gains(
     Returns
     -------
     tuple or None
-        Two arrays of shape ``(moves, factors)``; None if the guide does not know its medians, or
+        Two arrays of shape ``(moves, factors)``; None if the guide does not provide its medians or
         is not closed under the moves.
     """
     if not _is_gaussian(guide):
@@ -130,7 +130,7 @@ class _Density:
 
 
 class _Space:
-    """Draws in unconstrained space, where they are moved."""
+    """Draws in unconstrained space, to which moves are applied."""
 
     def __init__(
         self,
@@ -147,13 +147,13 @@ class _Space:
             self.varying[name] = (self.values[name] != self.values[name][0]).any(0)
 
     def moved(self, move: Move, factor: float) -> tuple[dict[str, Tensor], Array]:
-        """Return the moved draws and, draw by draw, the log of how much the map stretches space."""
+        """Return the moved draws and the log determinant of the move for every draw."""
         moved = dict(self.sites)
         volume: Array = np.zeros(len(next(iter(self.sites.values()))))
         for name, transform in self.transforms.items():
             u, centre = self.values[name], self.centres[name]
             if move == "scale":
-                # What does not vary has no sd to scale.
+                # Constant elements have no sd to scale.
                 new = torch.where(self.varying[name], centre + factor * (u - centre), u)
                 volume += float(self.varying[name].sum()) * np.log(factor)
             else:

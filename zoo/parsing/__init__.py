@@ -1,1 +1,1 @@
-"""Reading what users write, without evaluating it."""
+"""Parsing of user text without evaluating it."""

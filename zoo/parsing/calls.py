@@ -1,7 +1,7 @@
-"""Reading text like ``Normal(0, HalfCauchy(1))`` or ``gaussian(noise=0.1)`` without evaluating it.
+"""Parse text like ``Normal(0, HalfCauchy(1))`` or ``gaussian(noise=0.1)`` without evaluating it.
 
 Text is parsed with `ast` in expression mode. Calls, names, numbers, strings and lists of numbers
-are accepted; everything else is refused by name. Nothing is looked up and nothing is run.
+are accepted; everything else raises an error. No name is looked up, and no code is executed.
 """
 
 import ast
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from zoo.errors import ZooError
 
-#: What an argument may be.
+#: Types of arguments.
 Argument: TypeAlias = "float | str | tuple[float, ...] | Call"
 
 MAX_TEXT = 1000
@@ -36,17 +36,17 @@ def parse_call(text: str, *, what: str, example: str, error: type[ZooError]) -> 
     Parameters
     ----------
     text
-        What the user wrote; a bare name stands for a call without arguments.
+        Text of the user; a bare name is a call without arguments.
     what, example
-        How messages name the thing and what they show as a correct one.
+        Name of the parsed object and a correct example, for messages.
     error
-        The class of every error raised.
+        Class of the errors raised.
     """
     return _Reader(text, what, example, error).read()
 
 
 def short(value: object) -> str:
-    """Return a value's repr, cut to what fits in a message."""
+    """Return the repr of a value, shortened for a message."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits; endless nesting
@@ -68,21 +68,21 @@ def finite_number(value: object, error: type[ZooError]) -> float:
 
 
 def plain_mapping(values: Mapping[Any, Any], what: str, error: type[ZooError]) -> dict[str, Any]:
-    """Return a mapping as it comes back from a file: keys are text, sequences are lists.
+    """Return a mapping with JSON types: keys are text, sequences are lists.
 
     Parameters
     ----------
     values
-        What the user gave.
+        Mapping of the user.
     what
-        How messages name it.
+        Its name in messages.
     error
-        The class of every error raised.
+        Class of the errors raised.
     """
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        raise error(f"{what} holds text, numbers and lists only. Got {short(values)}.") from None
+        raise error(f"{what} may hold text, numbers and lists only. Got {short(values)}.") from None
     return plain
 
 
@@ -101,7 +101,7 @@ class _Reader:
             raise self.fail(f"it has {len(self.text)} characters, at most {MAX_TEXT} are accepted")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # odd literals only warn here; they fail below
+                warnings.simplefilter("ignore")  # invalid literals warn here and fail below
                 node = ast.parse(self.text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise self.fail(f"it is not well formed ({type(error).__name__})") from None

@@ -1,4 +1,4 @@
-"""Reports: self-contained pages made from saved trees alone, without torch or Pyro."""
+"""Reports: self-contained HTML pages generated from saved trees, without torch or Pyro."""
 
 from zoo.report.comparison import render_comparison
 from zoo.report.page import render_report

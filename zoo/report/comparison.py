@@ -1,4 +1,4 @@
-"""The page of several runs side by side."""
+"""The page that compares several runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,20 +21,20 @@ def render_comparison(
     title: str = "Comparison of runs",
     lead: str = "",
 ) -> str:
-    """Return a page with runs side by side, in the style of the report.
+    """Return a page that compares runs, in the style of the report.
 
     Parameters
     ----------
     table
-        One row per run, named by the index. Numbers are shown with three digits, and columns whose
-        values are levels (``ok``, ``info``, ``warn``, ``fail``) as such.
+        One row per run, named by the index. Numbers are shown with three digits, and columns of
+        levels (``ok``, ``info``, ``warn``, ``fail``) as badges.
     differences
-        From the name of a score to a frame with one row per run and the columns ``difference``, to
-        one of the runs, and ``error``, the standard error of that difference.
+        By name of a score, a frame with one row per run and the columns ``difference`` to a
+        reference run and ``error``, the standard error of that difference.
     robustness
-        Curves of scores under attack, by the name of the run.
+        Curves of scores under attack, by name of the run.
     title, lead
-        Heading, and a sentence below it.
+        Heading and the sentence below it.
     """
     figures = [difference_picture(name, frame) for name, frame in (differences or {}).items()]
     figures += [robustness_picture(robustness or {}, score) for score in TITLES]
@@ -63,5 +63,5 @@ def _kind(column: "pd.Series[Any]") -> Kind:
 
 
 def _plain(value: Any) -> Any:
-    """Return None for what is missing, so that the page shows a dash."""
+    """Return None for missing values, which the page shows as a dash."""
     return None if pd.api.types.is_scalar(value) and pd.isna(value) else value

@@ -1,4 +1,4 @@
-"""Tables of what ``zoo compress`` measured; what is missing or of the wrong kind is left out."""
+"""Tables of the measurements of ``zoo compress``; missing or invalid values are omitted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ STAGES = {"original": "original", "smaller": "units removed", "packed": "packed"
 COUNTS = {
     "parameters": "parameters",
     "weights": "weights",
-    "nonzero_weights": "weights that are not zero",
+    "nonzero_weights": "nonzero weights",
     "bytes": "bytes on disk",
     "flops": "FLOPs per row",
 }
@@ -22,7 +22,7 @@ RATES = {
 
 
 def compression_tables(measured: Mapping[str, Any]) -> list[Table]:
-    """Arrange sizes and scores, rates, and layers."""
+    """Return the tables of sizes and scores, of rates, and of layers."""
     found = [_sizes(measured), _rates(measured), _layers(measured)]
     return [table for table in found if table is not None]
 
@@ -65,7 +65,7 @@ def _layers(measured: Mapping[str, Any]) -> Table | None:
         for layer in (layers if isinstance(layers, list) else [])
         if isinstance(layer, Mapping)
     ]
-    columns = ["layer", "original", "smaller", "not zero", "bits per weight", "bytes"]
+    columns = ["layer", "original", "smaller", "nonzero", "bits per weight", "bytes"]
     kinds: list[Kind] = ["code", "text", "text", "number", "number", "number"]
     return Table("Layers", columns, kinds, rows) if rows else None
 

@@ -1,4 +1,4 @@
-"""Predictions of rows that were not fitted, as the figures need them."""
+"""Predictions for held-out rows, in the form used by the figures."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from zoo.diagnostics.reading import Array, draws, variable
 
 @dataclass(frozen=True)
 class Classes:
-    """Predicted probabilities ``(row, class)``, the right class of every row, names of classes."""
+    """Predicted probabilities ``(row, class)``, true classes of the rows, names of classes."""
 
     probability: Array
     y: NDArray[np.int_]
@@ -19,7 +19,7 @@ class Classes:
 
 
 def held_out_classes(tree: xarray.DataTree) -> Classes | None:
-    """Return held-out class probabilities, or None where the tree has none that can be read."""
+    """Return held-out class probabilities, or None if they are missing or invalid."""
     probability, y = variable(tree, "held_out", "probability"), variable(tree, "held_out", "y")
     if probability is None or y is None or probability.ndim != 2:
         return None
@@ -35,7 +35,7 @@ def held_out_classes(tree: xarray.DataTree) -> Classes | None:
 
 
 def held_out_draws(tree: xarray.DataTree) -> tuple[Array, Array] | None:
-    """Return predictive draws ``(draw, row)`` and what was observed, for rows that are finite."""
+    """Return predictive draws ``(draw, row)`` and observations of the finite rows."""
     return _usable(variable(tree, "held_out", "y_samples"), variable(tree, "held_out", "y"))
 
 

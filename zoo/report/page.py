@@ -1,4 +1,4 @@
-"""The page of one fit, from saved trees alone: verdict first, evidence after."""
+"""The report of one fit, generated from saved trees, with the verdict first."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ from zoo.report.figures.truth import truth_pictures
 from zoo.report.tables import Table
 from zoo.report.templating import render
 
-#: What the truth is called, by the attribute ``kind``.
+#: Names of the truth by the attribute ``kind``.
 TRUTHS = {"nuts": "HMC (NUTS)", "exact": "the exact posterior"}
 
-#: Choices of a configuration that a reader wants to see first, where they were made.
+#: Settings of the configuration shown first, if present.
 FACTS = {
     "method": "method",
     "guide": "guide",
@@ -42,7 +42,7 @@ FACTS = {
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page; without content it is left out."""
+    """A section of the page; without content it is omitted."""
 
     anchor: str
     title: str
@@ -55,7 +55,7 @@ class Section:
 
     @property
     def filled(self) -> bool:
-        """Whether there is anything to show."""
+        """Whether the section has content."""
         return bool(self.facts or self.pictures or self.tables or self.code or self.notes)
 
 
@@ -66,21 +66,21 @@ def render_report(
     *,
     compression: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the report of a fit as one HTML page that loads nothing from elsewhere.
+    """Return the report of a fit as a self-contained HTML page.
 
     Parameters
     ----------
     tree
-        A fit in ArviZ's schema. Groups that are missing leave their section out. Root attributes:
+        A fit in ArviZ's schema. Sections of missing groups are omitted. Root attributes:
         ``task``, ``method``, ``seed``, ``dimension``, ``identified``; JSON texts ``config``,
         ``priors``, ``metrics``, ``groups``, ``versions``; texts ``summary``, ``reference``,
         ``command``.
     truth
-        The same quantities by NUTS or in closed form.
+        The same quantities from NUTS or in closed form.
     findings
         The findings to show; by default those of `zoo.diagnostics.diagnose`.
     compression
-        What ``zoo compress`` measured, if the run was compressed.
+        The measurements of ``zoo compress``, if the run was compressed.
     """
     found = diagnose(tree, truth) if findings is None else list(findings)
     attributes = _Attributes(tree)
@@ -92,7 +92,7 @@ def render_report(
         Section(
             "calibration",
             "Calibration",
-            "Do probabilities and intervals come true on rows that were not fitted?",
+            "Calibration of predicted probabilities and intervals on held-out rows.",
             pictures=calibration_pictures(tree),
         ),
         Section("predictions", "Predictions", pictures=prediction_pictures(tree)),
@@ -119,7 +119,7 @@ def render_report(
 
 
 class _Attributes:
-    """The root attributes of a tree; what is missing or unreadable is empty."""
+    """The root attributes of a tree; missing or unreadable ones are empty."""
 
     def __init__(self, tree: xarray.DataTree) -> None:
         self._values = tree.attrs
@@ -171,7 +171,7 @@ def _fitted(tree: xarray.DataTree, attributes: _Attributes) -> Section:
     notes += attributes.sentences("left_out")
     return Section(
         "fitted",
-        "What was fitted",
+        "Model",
         facts=facts,
         tables=_present(tables.prior_table(attributes.mapping("priors"))),
         notes=notes,
@@ -185,8 +185,8 @@ def _scores(attributes: _Attributes) -> Section:
     return Section(
         "scores",
         "Scores",
-        f"{averaged}Test rows took no part in the fit; a large gap to the training rows is "
-        "over-fitting. Of all scores but accuracy, less is better.",
+        f"{averaged}Test rows were not used in the fit; a large gap to the training rows indicates "
+        "overfitting. Except for accuracy, lower is better.",
         tables=_present(tables.score_table(metrics), tables.total_table(metrics)),
     )
 
@@ -208,16 +208,16 @@ def _posterior(tree: xarray.DataTree, truth: xarray.DataTree | None) -> Section:
     pictures += _present(forest_picture(rows, words))
     listed = [tables.parameter_table(rows)]
     if truth is None:
-        lead = "No truth was given, so how good the approximation is rests on the checks alone."
+        lead = "There is no truth to compare with; the approximation is assessed by the checks."
         return Section("posterior", "Posterior", lead, pictures=pictures, tables=_present(*listed))
     recipe = _Attributes(truth).mapping("recipe")
-    listed.append(tables.mapping_table("How the truth was made", recipe))
+    listed.append(tables.mapping_table("Recipe of the truth", recipe))
     return Section(
         "posterior",
-        f"Variational fit against {words}",
-        "The same model, with its posterior sampled or solved without a variational approximation. "
-        "Outputs, log joint and identified parameters are compared; the weights of a network are "
-        "not, because many settings of them are the same function.",
+        f"Variational fit and {words}",
+        "The truth is the posterior of the same model without a variational approximation. "
+        "Outputs, log joint and identified parameters are compared. The weights of a network are "
+        "not compared, because different weights can give the same function.",
         pictures=pictures,
         tables=_present(*listed),
     )
@@ -232,9 +232,9 @@ def _robustness(tree: xarray.DataTree) -> Section:
     return Section(
         "robustness",
         "Robustness",
-        f"Scores on {attributes.get('rows', 'the')} {kind} rows when inputs or weights are "
-        "disturbed. Noise and steps are in the units that the network sees. FGSM moves every input "
-        "by one step to where the right answer becomes less probable on average over the draws.",
+        f"Scores on {attributes.get('rows', 'the')} {kind} rows with perturbed inputs or weights. "
+        "Noise and steps are in the units of the network inputs. FGSM moves every input by one "
+        "step in the direction that makes the true target less probable, averaged over draws.",
         pictures=_present(
             *(
                 robustness_picture({"": robustness_curves(tree, name)}, name)
@@ -250,7 +250,7 @@ def _structure(attributes: _Attributes) -> Section:
     return Section(
         "structure",
         "Structure",
-        "Which primitive functions the network is made of, according to the posterior.",
+        "Posterior weights of the primitive functions of the network.",
         pictures=_present(graph_picture(edges if isinstance(edges, list) else [])),
     )
 
@@ -268,16 +268,16 @@ def _sparsity(attributes: _Attributes) -> Section:
     share = "" if left is None else f"{left:.1f} % of the weights can still influence the output. "
     relaxed = groups.get("relaxed")
     taken_back = (
-        f" Here the threshold was relaxed {relaxed} of {groups.get('relaxations')} steps, because "
-        "pruning cost too much on the training rows."
+        f" Here the threshold was relaxed by {relaxed} of {groups.get('relaxations')} steps, "
+        "because pruning was too costly on the training rows."
         if relaxed
         else ""
     )
     return Section(
         "sparsity",
         "Sparsity",
-        f"{share}Groups are ranked by how much they are noise; those above the threshold are "
-        "pruned. It is the method's published one or, where there is none, splits the scores of a "
+        f"{share}Groups with a higher score are noisier; those above the threshold are pruned. "
+        "The threshold is the method's published one or, if there is none, splits the scores of a "
         f"layer into two clusters.{taken_back}",
         pictures=sparsity_pictures(slots),
         tables=_present(tables.sparsity_table(slots)),
@@ -289,9 +289,9 @@ def _compression(measured: Mapping[str, Any]) -> Section:
     return Section(
         "compression",
         "Compression",
-        "The network of posterior means before and after units were removed and weights were put "
-        "on the grids that posterior variances ask for. The scores are those of one network, not "
-        "of the average over the posterior.",
+        "The network of posterior means before and after removing units and rounding weights to "
+        "the precision given by their posterior variances. The scores are those of this single "
+        "network, not of the average over the posterior.",
         tables=listed,
     )
 
@@ -299,14 +299,14 @@ def _compression(measured: Mapping[str, Any]) -> Section:
 def _sensitivity(tree: xarray.DataTree) -> Section:
     table = tables.power_scaling_rows(power_scaling_table(tree))
     scaled = (
-        " The table tells how much predictions and scalar sites change when prior or likelihood "
-        f"get slightly more weight: values above {SENSITIVE} count, unless re-weighting is "
-        "noise (see the check sensitivity.power_scaling)."
+        " The table shows how much predictions and scalar sites change when prior or likelihood "
+        f"get slightly more weight. Values above {SENSITIVE} are relevant, unless they are noise "
+        "of the re-weighting (see the check sensitivity.power_scaling)."
     )
     return Section(
         "sensitivity",
         "Prior sensitivity",
-        "Did the prior matter?" + (scaled if table else ""),
+        "The influence of the prior on the posterior." + (scaled if table else ""),
         pictures=_present(prior_picture(tree)),
         tables=_present(table),
     )
@@ -317,7 +317,7 @@ def _repeat(attributes: _Attributes) -> Section:
     facts = [("seed", attributes.text("seed"))] if attributes.text("seed") else []
     return Section(
         "repeat",
-        "How to repeat it",
+        "How to reproduce this run",
         facts=facts,
         code=attributes.text("command"),
         tables=_present(

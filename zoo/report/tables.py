@@ -1,4 +1,4 @@
-"""Tables of the report: columns with a kind, rows of plain values; the template formats them."""
+"""Tables of the report: columns with a kind and rows of values; the template formats them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from zoo.report.figures.forest import Row
 
 Kind = Literal["text", "code", "number", "level"]
 
-#: How the numbers of metrics.json are called on the page.
+#: Names of the metrics of metrics.json on the page.
 NAMES = {
     "accuracy": "accuracy",
     "nll": "negative log-likelihood per row",
@@ -36,7 +36,7 @@ TOTALS = {
     "elbo": "ELBO (nats)",
     "kl": "KL between posterior and prior (nats)",
     "weights_left_percent": "weights left after pruning (%)",
-    "nonzero_percent": "quantized weights that are not zero (%)",
+    "nonzero_percent": "nonzero quantized weights (%)",
     "bits_per_weight": "bits per quantized weight",
     "steps": "steps",
     "seconds": "seconds of training",
@@ -45,7 +45,7 @@ TOTALS = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table that the reader can sort."""
+    """A sortable table."""
 
     caption: str
     columns: Sequence[str]
@@ -54,7 +54,7 @@ class Table:
 
 
 def score_table(metrics: Mapping[str, Any]) -> Table | None:
-    """Arrange scores with one row per score and one column per part of the data."""
+    """Return the scores, with one row per score and one column per part of the data."""
     parts = [p for p in PARTS if any(key.rpartition(".")[0] == p for key in metrics)]
     names = {key.rpartition(".")[2] for key in metrics if key.rpartition(".")[0] in parts}
     ordered = [*(n for n in NAMES if n in names), *sorted(names - set(NAMES))]
@@ -67,18 +67,18 @@ def score_table(metrics: Mapping[str, Any]) -> Table | None:
 
 
 def total_table(metrics: Mapping[str, Any]) -> Table | None:
-    """Arrange the numbers that belong to no part of the data."""
+    """Return the metrics of the fit as a whole."""
     known = [(title, metrics[key]) for key, title in TOTALS.items() if key in metrics]
     scored = {key for key in metrics if key.rpartition(".")[0] in PARTS}
     others = [(k, v) for k, v in metrics.items() if k not in TOTALS and k not in scored]
     rows = [*known, *others]
     if not rows:
         return None
-    return Table("The fit in numbers", ["quantity", "value"], ["text", "number"], rows)
+    return Table("Summary of the fit", ["quantity", "value"], ["text", "number"], rows)
 
 
 def robustness_table(tree: xarray.DataTree, score: str) -> Table | None:
-    """List scores without attack, at the strongest, and on average over strengths."""
+    """List scores without attack, at the largest strength, and averaged over strengths."""
     rows: list[list[Any]] = []
     for curve in robustness_curves(tree, score):
         density = robustness_curve(tree, curve.attack, DENSITY)
@@ -87,11 +87,11 @@ def robustness_table(tree: xarray.DataTree, score: str) -> Table | None:
         rows.append([ATTACKS[curve.attack], float(curve.strength[-1]), *ends, last])
     columns = [
         "attack",
-        "strongest",
-        f"{NAMES[score]} without it",
-        "at the strongest",
-        "on average",
-        "NLL at the strongest",
+        "largest strength",
+        f"{NAMES[score]} without attack",
+        "at largest strength",
+        "average",
+        "NLL at largest strength",
     ]
     kinds: list[Kind] = ["text"]
     kinds += ["number" for _ in columns[1:]]
@@ -105,13 +105,13 @@ def prior_table(priors: Mapping[str, Any]) -> Table | None:
 
 
 def mapping_table(caption: str, values: Mapping[str, Any]) -> Table | None:
-    """List a mapping; what is None is left out."""
+    """List a mapping without the values that are None."""
     rows = [(key, plain(value)) for key, value in values.items() if value is not None]
     return Table(caption, ["name", "value"], ["text", "code"], rows) if rows else None
 
 
 def plain(value: Any) -> str:
-    """Return a value of a configuration as a reader writes it."""
+    """Format a value of a configuration as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
@@ -122,11 +122,11 @@ def plain(value: Any) -> str:
 
 
 def findings_table(findings: Sequence[Finding]) -> Table | None:
-    """List all findings, the serious ones first."""
+    """List all findings, the most severe first."""
     ordered = sorted(findings, key=lambda finding: -LEVELS.index(finding.level))
     rows = [(f.level, f.check, f.message, f.value, f.threshold, f.source) for f in ordered]
     kinds: list[Kind] = ["level", "code", "text", "number", "number", "text"]
-    columns = ["result", "check", "what it says", "value", "threshold", "source"]
+    columns = ["result", "check", "message", "value", "threshold", "source"]
     return Table("All checks", columns, kinds, rows) if rows else None
 
 
@@ -160,7 +160,7 @@ def power_scaling_rows(scaled: Mapping[str, tuple[float, float]]) -> Table | Non
 
 
 def restart_table(tree: xarray.DataTree) -> Table | None:
-    """List the fits from several starts, the one of the report first."""
+    """List the restarts; the first is the fit of the report."""
     elbos = variable(tree, "optimization", "restart_elbo")
     errors = variable(tree, "optimization", "restart_elbo_error")
     if elbos is None or errors is None:
@@ -183,11 +183,11 @@ def restart_table(tree: xarray.DataTree) -> Table | None:
     kinds: list[Kind] = ["text"]
     kinds += ["number" for _ in names[1:]]
     rows = list(zip(*columns, strict=True))
-    return Table("Fits from different starts", names, kinds, rows)
+    return Table("Restarts", names, kinds, rows)
 
 
 def sparsity_table(slots: Mapping[str, Mapping[str, Any]]) -> Table | None:
-    """List what is kept of every slot."""
+    """List the number of groups kept in every slot."""
     rows = [(n, s["kept"], s["groups"], s.get("threshold")) for n, s in slots.items()]
     columns = ["slot", "groups kept", "of", "threshold"]
     kinds: list[Kind] = ["code", "number", "number", "number"]

@@ -1,4 +1,4 @@
-"""Templates to pages: styles and script inlined, and a policy that forbids everything else."""
+"""Render pages from templates, with inlined styles and script and a strict content policy."""
 
 import base64
 import hashlib
@@ -13,13 +13,13 @@ from markupsafe import Markup, escape
 from zoo.diagnostics.finding import LEVELS, format_number
 from zoo.report.figures.canvas import Picture
 
-#: A word and a sign for every level, so that nothing rests on colour alone.
+#: A word and a sign for every level, so that levels do not depend on colour.
 WORDS = {"ok": "Passed", "info": "Note", "warn": "Warning", "fail": "Failed"}
 SIGNS = {"ok": "✓", "info": "i", "warn": "!", "fail": "✕"}
 
 
 def render(template: str, **context: Any) -> str:
-    """Return a page. Everything in the context is escaped, except markup that figures made."""
+    """Return a page. The context is escaped, except for the markup of figures."""
     environment = _environment()
     script = _static(environment, "page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -34,7 +34,7 @@ def render(template: str, **context: Any) -> str:
         script=Markup(script),
         policy=policy,
     )
-    # Names from damaged files may hold what no encoding can write.
+    # Names from damaged files may contain characters that cannot be encoded.
     return page.encode("utf-8", "backslashreplace").decode()
 
 
@@ -64,10 +64,10 @@ def _static(environment: jinja2.Environment, name: str) -> str:
 
 
 def _placed(pictures: Sequence[Picture]) -> list[tuple[Picture, str]]:
-    """Say how figures stand on a page that is two panels wide, so that none leaves half of it bare.
+    """Return the layout of figures on a page that is two panels wide, without empty halves.
 
-    Two single panels stand side by side (``half``). Other figures take the whole width, with the
-    caption below an even number of panels (``below``) and beside the last of an odd one
+    Two single panels are placed side by side (``half``). Other figures take the whole width, with
+    the caption below an even number of panels (``below``) or beside the last of an odd number
     (``beside``).
     """
     placed: list[tuple[Picture, str]] = []
@@ -87,13 +87,13 @@ def _tidy(value: Any) -> Any:
 
 
 def _breakable(name: Any) -> Markup:
-    """Let a long name break after its dots and underscores."""
+    """Allow line breaks in a long name after dots and underscores."""
     escaped = str(escape(str(name)))
     return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", escaped))
 
 
 def _number(value: Any) -> str:
-    """Format a number for a table; text that stands where a number should is shown as it is."""
+    """Format a number for a table; text is returned unchanged."""
     if value is None or isinstance(value, str):
         return "–" if value is None else value
     if isinstance(value, bool):

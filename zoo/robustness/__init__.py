@@ -1,1 +1,1 @@
-"""How a fit bears noise, attacks and deletion of weights."""
+"""Robustness of a fit to noise, attacks and deletion of weights."""

@@ -1,7 +1,7 @@
-"""What a posterior is tried with: noise on inputs, FGSM, noise on parameters, edges that are cut.
+"""Attacks: noise on inputs, FGSM, noise on parameters, cut edges.
 
-Attacks change the rows, or the values that draws put into the network. What comes of it is a matter
-of `zoo.robustness.curves`.
+Attacks change the rows or the network values of the draws. `zoo.robustness.curves` scores the
+result.
 """
 
 from collections.abc import Mapping
@@ -23,30 +23,30 @@ Values = dict[str, Tensor]
 def noisy_inputs(x: Tensor, scale: float, *, seed: int) -> Tensor:
     r"""Return rows with Gaussian noise, :math:`x + s \varepsilon`.
 
-    The same seed gives the same :math:`\varepsilon` for every scale, so that a curve over scales is
-    not roughened by different noise.
+    The same seed gives the same :math:`\varepsilon` for every scale, so that curves over scales are
+    smooth.
     """
     with seeded(seed, x.device):
         return x + scale * torch.randn_like(x)
 
 
 def fgsm_direction(model: BNN, values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    r"""Return the direction of the fast gradient sign method, one sign per number of the input.
+    r"""Return the direction of the fast gradient sign method, one sign per input element.
 
     .. math::
         d = \operatorname{sign} \nabla_x \left[-\log \frac1S \sum_s p(y \mid x, w_s)\right]
 
-    What is attacked is the prediction, the average over draws, and not a single draw: that would
-    leave the others alone. The attacked rows are :math:`x + \epsilon d`.
+    The attack targets the prediction, which is the average over draws, and not a single draw. The
+    attacked rows are :math:`x + \epsilon d`.
 
     Parameters
     ----------
     model
-        The model that predicts.
+        The model.
     values
-        What draws put into its network, draws in front.
+        Network values of the draws, with draws as the first dimension.
     x, y
-        Rows and their right targets, on the device of the model.
+        Rows and their true targets, on the device of the model.
 
     References
     ----------
@@ -68,11 +68,11 @@ def fgsm_direction(model: BNN, values: Mapping[str, Tensor], x: Tensor, y: Tenso
 
 
 def _wrongness(observation: torch.distributions.Distribution, y: Tensor) -> Tensor:
-    r"""Return a number per row whose gradient has the direction of that of :math:`-\log p(y)`.
+    r"""Return a number per row whose gradient has the signs of that of :math:`-\log p(y)`.
 
     For classes it is the log odds :math:`\log (1 - p) - \log p`. Its gradient is that of
-    :math:`-\log p`, divided by :math:`1 - p`: the same signs, and they do not vanish where the
-    network is so sure of itself that :math:`p` is rounded to one.
+    :math:`-\log p` divided by :math:`1 - p`. It has the same signs, but does not vanish if the
+    network is so confident that :math:`p` is rounded to one.
     """
     if isinstance(observation, torch.distributions.Categorical):
         by_class = observation.logits
@@ -89,10 +89,10 @@ def _wrongness(observation: torch.distributions.Distribution, y: Tensor) -> Tens
 
 
 def network_values(model: BNN, values: Mapping[str, Tensor]) -> Values:
-    """Return the weights and biases of every draw, those that are trained as points among them.
+    """Return the weights and biases of every draw, including those trained as points.
 
-    Gains and offsets of normalisation layers are left out. A linearised network is a function of
-    what is drawn alone.
+    Gains and offsets of normalisation layers are excluded. A linearised network depends only on the
+    drawn values.
     """
     num_draws = len(next(iter(values.values())))
     found = {}
@@ -109,7 +109,7 @@ def noisy_parameters(
 ) -> Values:
     r"""Return draws with Gaussian noise on every weight and bias, :math:`w + s \varepsilon`.
 
-    Every draw gets noise of its own; the same seed gives the same for every scale.
+    Every draw has its own noise; the same seed gives the same noise for every scale.
     """
     weights = network_values(model, values)
     with seeded(seed, next(iter(weights.values())).device):
@@ -118,10 +118,10 @@ def noisy_parameters(
 
 
 def without_edges(model: BNN, values: Mapping[str, Tensor], share: float, *, seed: int) -> Values:
-    """Return draws in which a share of the edges of a graph network carry nothing.
+    """Return draws in which a fraction of the edges of a graph network is cut.
 
-    The edges are those with a choice of primitives, cut in a random order that is the same for
-    every share: all weights of their primitives become zero.
+    Only edges with a choice of primitives are cut, by setting all weights of their primitives to
+    zero. The random order is the same for every fraction.
     """
     edges = structure_slots(model.net)
     num_draws = len(next(iter(values.values())))

@@ -1,4 +1,4 @@
-"""How a fit bears noise, attacks and deletion: scores over the strength of each."""
+"""Scores of a fit over the strength of noise, attacks and deletion."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from zoo.network.slots import structure_slots
 from zoo.robustness.attacks import fgsm_direction, noisy_inputs, noisy_parameters, without_edges
 from zoo.robustness.deletion import Ranking, deletion_order
 
-#: Rows and draws that are used at most.
+#: Largest number of rows and draws.
 MAX_ROWS = 1000
 MAX_DRAWS = 32
 #: Draws of random noise that scores are averaged over.
@@ -25,14 +25,14 @@ NUM_REPEATS = 3
 #: Stream of random numbers.
 STREAM = 5_000_000_029
 
-#: Strengths: standard deviations of noise, step of FGSM, share of what is deleted. Those of inputs
-#: are in the units that the network sees.
+#: Strengths: standard deviations of noise, steps of FGSM, fractions deleted. Noise and steps on
+#: inputs are in the units of the network inputs.
 INPUT_NOISE = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 FGSM = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 PARAMETER_NOISE = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5)
 DELETION = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
 CUT_EDGES = (0.0, 0.1, 0.2, 0.3, 0.5)
-#: A network with fewer mixtures of primitives is no graph whose edges could be cut.
+#: Edges are cut only in networks with at least this many mixtures of primitives.
 MIN_EDGES = 2
 SCORES = ("accuracy", "rmse", "nll")
 
@@ -68,20 +68,20 @@ def robustness_of(
     fgsm
         Steps of the fast gradient sign method, see `zoo.robustness.attacks.fgsm_direction`.
     deletion
-        Shares of the weights that are set to zero, or of the multipliers of a method that prunes
-        those.
+        Fractions of the weights that are set to zero, or of the multipliers if the method prunes
+        these.
     cut_edges
-        Shares of the edges of a graph network that carry nothing, chosen at random.
+        Fractions of the edges of a graph network that are cut, chosen at random.
     ranking
-        What is deleted first, see `zoo.robustness.deletion.Ranking`.
+        The order of deletion, see `zoo.robustness.deletion.Ranking`.
     clamp
-        Smallest and largest value of an input, to which attacked rows are brought back; by default
-        they are not.
+        Smallest and largest value of an input, to which attacked rows are clipped; not clipped by
+        default.
     num_draws, num_rows
-        Posterior draws and rows, if there are so many. Predictions are averages over the draws,
+        Largest number of posterior draws and rows. Predictions are averages over the draws,
         and FGSM attacks that average.
     num_repeats
-        Draws of random noise that scores are averaged over.
+        Number of noise draws over which scores are averaged.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def robustness_of(
 
 
 class _Trial:
-    """The rows, the draws, and how they are scored."""
+    """The rows, the draws, and their scores."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ def _checked(attack: str, strengths: Sequence[float]) -> list[float]:
     levels = [float(level) for level in strengths]
     if any(not level >= 0 for level in levels) or levels != sorted(set(levels)):
         raise ConfigError(
-            f"the strengths of {attack!r} must be rising numbers from zero on. Got {levels}."
+            f"the strengths of {attack!r} must be increasing numbers from zero. Got {levels}."
         )
     return levels
 

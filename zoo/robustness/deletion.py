@@ -1,4 +1,4 @@
-"""Weights in the order in which they can go: deleted share by share, to see what is lost."""
+"""Deletion of weights in order of importance."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from zoo.infer.pruning.moments import slot_moments
 from zoo.network.bnn import BNN
 from zoo.robustness.attacks import network_values
 
-#: How weights are ranked: by the scores that the method prunes groups by; by the mean of a weight
-#: in posterior standard deviations; by the size of the mean. ``auto`` takes the first there is.
+#: Rankings of weights: by the pruning scores of the method, by the mean of a weight in posterior
+#: standard deviations, or by the magnitude of the mean. ``auto`` uses the first available one.
 Ranking = Literal["auto", "method", "signal_to_noise", "magnitude"]
 
 
@@ -26,9 +26,9 @@ class Deletion:
     Attributes
     ----------
     ranking
-        How they were ranked.
+        The ranking.
     scores
-        A score for every element of some slots: the larger, the earlier it is deleted.
+        A score for every element of some slots; larger scores are deleted first.
     """
 
     ranking: Ranking
@@ -37,19 +37,19 @@ class Deletion:
     def delete(
         self, model: BNN, values: Mapping[str, Tensor], fraction: float
     ) -> dict[str, Tensor]:
-        """Return draws with a share of the ranked elements at zero, over all slots together.
+        """Return draws with a fraction of the ranked elements of all slots set to zero.
 
         Parameters
         ----------
         model
-            The model of the draws; it has the weights that are points.
+            The model of the draws; it holds the weights that are points.
         values
-            What draws put into the network, draws in front.
+            Network values of the draws, with draws as the first dimension.
         fraction
-            Share of the elements, from 0 to 1.
+            Fraction of the elements, from 0 to 1.
         """
         if not 0 <= fraction <= 1:
-            raise CompressionError(f"the share to delete is between 0 and 1. Got {fraction}.")
+            raise CompressionError(f"the fraction to delete must be in [0, 1]. Got {fraction}.")
         flat = torch.cat([score.flatten() for score in self.scores.values()])
         gone = torch.zeros_like(flat, dtype=torch.bool)
         order = flat.argsort(descending=True, stable=True)
@@ -64,16 +64,16 @@ class Deletion:
 
 @torch.no_grad()
 def deletion_order(model: BNN, guide: Guide, ranking: Ranking = "auto", *, seed: int) -> Deletion:
-    """Rank the weights of a fitted model, or what its method prunes instead of weights.
+    """Rank the weights of a fitted model, or the multipliers that its method prunes instead.
 
     Parameters
     ----------
     model, guide
         A fitted model.
     ranking
-        By what.
+        The ranking.
     seed
-        Of the draws that moments are taken from where there is no formula.
+        Seed of the draws for moments without a closed form.
     """
     if ranking not in get_args(Ranking):
         known = ", ".join(get_args(Ranking))
@@ -102,6 +102,6 @@ def deletion_order(model: BNN, guide: Guide, ranking: Ranking = "auto", *, seed:
         ranking = next((name for name, scores in found.items() if scores), "magnitude")
     if not found[ranking]:
         raise CompressionError(
-            f"the weights of this fit cannot be ranked by {ranking!r}: nothing has such a score."
+            f"the weights of this fit cannot be ranked by {ranking!r}: no slot has such scores."
         )
     return Deletion(ranking, found[ranking])

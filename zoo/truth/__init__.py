@@ -1,1 +1,1 @@
-"""What a posterior is held against: NUTS on the same model, closed forms, simulation."""
+"""Reference posteriors: NUTS on the same model, closed forms, simulation-based calibration."""

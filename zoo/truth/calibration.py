@@ -1,9 +1,9 @@
-"""Simulation-based calibration: whether a method recovers what its own prior says.
+"""Simulation-based calibration of a method.
 
-Parameters are drawn from the prior, data from the parameters, and the posterior from the data. The
-rank of the true value among the posterior draws is then uniform if, and only if on average, the
-posterior is right (Talts et al. 2018, *Validating Bayesian Inference Algorithms with
-Simulation-Based Calibration*).
+Parameters are drawn from the prior, data given the parameters, and the posterior is inferred from
+the data. If the posterior is correct, the rank of the true value among the posterior draws is
+uniform; the converse holds only on average over data sets (Talts et al. 2018, *Validating Bayesian
+Inference Algorithms with Simulation-Based Calibration*).
 """
 
 from collections.abc import Mapping
@@ -32,11 +32,11 @@ from zoo.registry import Recipe, get
 Engine = Literal["svi", "nuts"]
 Array = NDArray[Any]
 
-#: The problem: rows and inputs of a linear regression, and its noise.
+#: Rows, inputs and noise of the linear regression.
 ROWS, INPUTS, NOISE = 30, 3, 0.5
-#: Draws among which a value is ranked.
+#: Posterior draws per simulation.
 NUM_DRAWS = 99
-#: Draws that NUTS makes for each one that is kept: they must be nearly independent.
+#: Thinning of NUTS draws, which must be nearly independent.
 THINNING = 3
 SVI_RECIPE = Recipe(num_steps=1500, batch_size=ROWS, lr=0.02, schedule="linear", kl_warmup=0.0)
 
@@ -52,9 +52,9 @@ class Calibration:
     num_draws
         Posterior draws per simulation.
     findings
-        What the test of uniformity says.
+        Findings of the uniformity tests.
     tests
-        The numbers behind it, for plots.
+        The tests, with the data for plots.
     """
 
     ranks: dict[str, Array]
@@ -80,24 +80,24 @@ def calibrate(
     method
         A method of the zoo; its prior must be proper.
     engine
-        ``svi`` judges the method's guide, ``nuts`` the model and the sampler that gives the truth.
+        ``svi`` tests the guide of the method, ``nuts`` the model and the sampler.
     num_simulations
         Number of data sets.
     priors
-        Priors by slot pattern; they come before the method's own.
+        Priors by slot pattern; they take precedence over those of the method.
     seed
-        Decides everything.
+        Seed of all random numbers.
     executor
         Where simulations run, see `zoo.infer.tasks.executor.make_executor`.
     progress_bar
-        Whether a bar is shown; by default on a terminal.
+        Whether to show a progress bar; by default on a terminal.
     """
     get(method)
     if engine not in ("svi", "nuts"):
         raise ConfigError(f"unknown engine {engine!r}. Accepted: svi, nuts.")
     if num_simulations < 10:
         raise ConfigError(f"num_simulations must be at least 10. Got {num_simulations}.")
-    simulate(method, "svi", dict(priors or {}), seed, 0, dry_run=True)  # errors come at once
+    simulate(method, "svi", dict(priors or {}), seed, 0, dry_run=True)  # fail early
     tasks = [
         partial(_simulate, method, engine, dict(priors or {}), seed, index)
         for index in range(num_simulations)
@@ -149,13 +149,13 @@ def simulate(
     ).double()
     if model.fitted_priors:
         raise ConfigError(
-            f"the prior of {method!r} is fitted to the data, so it cannot be drawn from before "
-            "them. Give a fixed one, for example --prior '*=Normal(0, 1)'."
+            f"the prior of {method!r} is fitted to the data, so it cannot be sampled without data. "
+            "Give a fixed one, for example --prior '*=Normal(0, 1)'."
         )
     prior = draw_prior(model, 1, seed=own_seed)
     if prior is None:
         raise ConfigError(
-            f"the prior of {method!r} is improper, so nothing can be drawn from it. Give a proper "
+            f"the prior of {method!r} is improper, so it cannot be sampled. Give a proper "
             "one, for example --prior '*=Normal(0, 1)'."
         )
     if dry_run:
@@ -186,7 +186,7 @@ def _by_nuts(model: BNN, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
         target_accept=0.9,
         seed=seed % 2**31,
         executor="serial",
-        compiled=False,  # every data set would be compiled anew
+        compiled=False,  # every data set would need its own compilation
         progress_bar=False,
     )
     sites = {k: torch.as_tensor(v[0, ::THINNING].copy()) for k, v in drawn.values.items()}
@@ -194,7 +194,7 @@ def _by_nuts(model: BNN, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
 
 
 def _quantities(model: BNN, slots: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Return what is ranked: every weight, and the log-likelihood, one number per draw."""
+    """Return the ranked quantities, one number per draw: every weight and the log-likelihood."""
     found = {
         f"{name}[{index}]": column
         for name, value in slots.items()

@@ -1,4 +1,4 @@
-"""The truth beside a fit: NUTS on the same model and data, in the shape of the fit's tree."""
+"""The truth of a fit: NUTS on the same model and data, as a tree with the groups of the fit."""
 
 import json
 from typing import Any
@@ -26,56 +26,55 @@ from zoo.truth.reference import Truth, truth
 
 Array = NDArray[Any]
 
-#: NUTS is for small problems: more unknowns or rows than these are refused.
+#: Largest number of unknowns and rows for NUTS.
 MAX_UNKNOWNS = 2000
 MAX_ROWS = 20_000
 
 
 def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, xarray.DataTree]:
-    """Sample the posterior of a fit's model by NUTS.
+    """Sample the posterior of the model of a fit with NUTS.
 
-    What is judged are the functions at the rows of `zoo.fit.tree.function_points` and the
-    parameters that are identified; the weights of a network are not.
+    The reported quantities are the functions at the rows of `zoo.fit.tree.function_points` and the
+    identified parameters. The weights of a network are not identified.
 
     Parameters
     ----------
     fitted
         The fit whose model is sampled.
     dataset
-        The data that it was fitted to.
+        The data of the fit.
     **options
         As for `zoo.truth`.
 
     Returns
     -------
     tuple
-        The truth, and its tree with the groups that the diagnostics compare.
+        The truth, and its tree with the groups used by the diagnostics.
     """
     if not fitted.assembly.model.method.has_posterior:
         raise ConfigError(
-            f"the draws of {fitted.config.method!r} are not meant as a posterior: there is none "
-            "that NUTS could sample."
+            f"{fitted.config.method!r} does not define a posterior that NUTS could sample."
         )
     size = sum(value[0].numel() for value in fitted.draws.sites.values())
     if size > MAX_UNKNOWNS or len(dataset.X_train) > MAX_ROWS:
         raise ConfigError(
-            f"NUTS is for small problems: this one has {size} unknowns and {len(dataset.X_train)} "
-            f"rows, at most {MAX_UNKNOWNS} and {MAX_ROWS} are accepted."
+            f"NUTS accepts at most {MAX_UNKNOWNS} unknowns and {MAX_ROWS} rows; this problem has "
+            f"{size} unknowns and {len(dataset.X_train)} rows."
         )
     sampled = _Sampled(fitted, dataset)
     if draw_prior(sampled.model, 1, seed=0) is None:
         raise ConfigError(
-            "a prior of this model is improper and has no proper counterpart, so NUTS has nothing "
-            "to sample. Give a proper one, such as SmoothLogUniform(-8, 2) for a log-uniform prior."
+            "a prior of this model is improper and has no proper counterpart, so NUTS cannot "
+            "sample it. Give a proper one, such as SmoothLogUniform(-8, 2) for a log-uniform prior."
         )
     found = truth(sampled.model, sampled.data, quantities=sampled.quantities, **options)
     return found, sampled.tree(found)
 
 
 class _Sampled:
-    """The model of a fit in double precision, and what its draws by NUTS are turned into.
+    """The model of a fit in double precision, and the conversion of its NUTS draws.
 
-    Improper priors are replaced by their proper counterparts, fitted ones are those of the fit.
+    Improper priors are replaced by their proper counterparts; fitted priors are those of the fit.
     """
 
     def __init__(self, fitted: Fitted, dataset: Dataset) -> None:
@@ -101,7 +100,7 @@ class _Sampled:
         return {k: v.numpy().reshape(chains, draws, *v.shape[1:]) for k, v in found.items()}
 
     def log_joint(self, values: Any) -> Array:
-        """Return the log joint in constrained space, as that of the fit."""
+        """Return the log joint in constrained space, as for the fit."""
         chains, draws = next(iter(values.values())).shape[:2]
         sites = _flat(values)
         slots = slots_of(self.model, sites)
@@ -113,7 +112,7 @@ class _Sampled:
         return joint
 
     def tree(self, found: Truth) -> xarray.DataTree:
-        """Return the truth's tree with functions, identified parameters and the log joint."""
+        """Return the tree of the truth with functions, identified parameters and the log joint."""
         tree = found.tree()
         posterior = tree["posterior"].to_dataset()
         for name in self.names:
@@ -124,7 +123,7 @@ class _Sampled:
         tree["posterior"] = xarray.DataTree(posterior)
         dims = ("chain", "draw", "point", "output")
         tree["functions"] = xarray.DataTree(xarray.Dataset({"f": (dims, found.quantities["f"])}))
-        if not self.counterparts:  # the log joint of another model has another meaning
+        if not self.counterparts:  # log joints of different models are not comparable
             stats = tree["sample_stats"].to_dataset()
             stats["lp"] = (("chain", "draw"), self.log_joint(found.draws.values))
             tree["sample_stats"] = xarray.DataTree(stats)
@@ -134,7 +133,7 @@ class _Sampled:
 
 
 def _flat(values: Any) -> dict[str, Tensor]:
-    """Join chains, as tensors."""
+    """Concatenate chains and convert to tensors."""
     return {
         name: torch.as_tensor(np.asarray(value).reshape(-1, *np.asarray(value).shape[2:]))
         for name, value in values.items()

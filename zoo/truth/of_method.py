@@ -1,4 +1,4 @@
-r"""The truth of a method: NUTS on its small problem, and the closed form where there is one.
+r"""The truth of a method: NUTS on its small problem, and the closed form if there is one.
 
 For a linear model with Gaussian priors :math:`N(m, s^2)` and known noise :math:`\sigma` the
 posterior is Gaussian with precision :math:`A = \Phi^\top \Phi / \sigma^2 + S^{-1}` and mean
@@ -29,18 +29,18 @@ from zoo.truth.reference import Truth
 
 Array = NDArray[Any]
 
-#: Monte Carlo standard errors by which draws may differ from a closed form.
+#: Tolerated difference from a closed form, in Monte Carlo standard errors.
 MAX_Z = 5.0
 
 
 @dataclass(frozen=True)
 class EntryTruth:
-    """A truth, and what it was held against.
+    """A truth and its comparison with the closed form.
 
     Attributes
     ----------
     truth
-        The draws and their judgement.
+        The draws, and whether they are accepted.
     table
         Mean, sd, Monte Carlo errors, R-hat and ESS of every reported number.
     exact_z
@@ -54,19 +54,19 @@ class EntryTruth:
 
     @property
     def is_right(self) -> bool:
-        """Whether it is accepted and agrees with the closed form."""
+        """Whether the truth is accepted and agrees with the closed form."""
         return self.truth.accepted and (self.exact_z is None or self.exact_z <= MAX_Z)
 
 
 def entry_truth(method: str, given: Mapping[str, Any], **options: Any) -> EntryTruth:
-    """Sample a method on its small problem, or on another one.
+    """Sample the model of a method on its small problem, or on another one.
 
     Parameters
     ----------
     method
         A method of the zoo.
     given
-        Values of the configuration that replace those of the small problem.
+        Configuration values that override those of the small problem.
     **options
         As for `zoo.truth`.
     """
@@ -81,7 +81,7 @@ def entry_truth(method: str, given: Mapping[str, Any], **options: Any) -> EntryT
 
 
 def _fit_of(prepared: Prepared, progress_bar: bool | None) -> Fitted:
-    """Return a fit for its model: an untrained one, unless the prior is fitted to the data."""
+    """Return a fit with the model; it is trained only if the prior is fitted to the data."""
     if prepared.assembly.model.fitted_priors:
         return train(begin(prepared, None), progress_bar=progress_bar)
     dataset = prepared.dataset
@@ -89,7 +89,7 @@ def _fit_of(prepared: Prepared, progress_bar: bool | None) -> Fitted:
 
 
 def exact_posterior(model: BNN, x: Array, y: Array) -> dict[str, tuple[Array, Array]] | None:
-    """Return mean and sd of weight and bias in closed form; None if the model has none."""
+    """Return mean and sd of weight and bias in closed form, or None if there is none."""
     noise = getattr(model.likelihood, "fixed_noise", None)
     layers = [m for m in model.net.modules() if isinstance(m, nn.Linear)]
     parameters = {name for name, _ in model.net.named_parameters()}
@@ -133,7 +133,7 @@ def _largest_z(found: Truth, exact: Mapping[str, tuple[Array, Array]]) -> float:
 
 
 def _table(summary: xarray.Dataset) -> pd.DataFrame:
-    """Return one row per number: identified parameters, and the functions in one line each."""
+    """Return one row per element of identified parameters, and one row per function."""
     statistics = [str(s) for s in summary["statistic"].to_numpy()]
     rows = {}
     for name, array in summary.data_vars.items():

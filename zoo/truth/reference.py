@@ -1,9 +1,9 @@
-"""Truth: draws from a posterior that can be believed, or a refusal that says why not.
+"""Reference posteriors by NUTS, accepted by published criteria or rejected with reasons.
 
-Draws by NUTS are accepted as a reference if, for every reported quantity, the rank-normalised R-hat
+Draws are accepted as a reference if, for every reported quantity, the rank-normalised R-hat
 is below 1.01 and bulk and tail effective sample sizes are at least 400 (Vehtari et al. 2021), if no
-transition after the warm-up diverged, and if E-BFMI is above 0.3 in every chain (Betancourt 2016).
-If not, sampling is repeated with more draws, or more carefully, before it is refused.
+transition after warm-up diverged, and if E-BFMI is above 0.3 in every chain (Betancourt 2016).
+Otherwise sampling is repeated with more draws or a higher acceptance target before it is rejected.
 """
 
 import hashlib
@@ -32,22 +32,22 @@ from zoo.infer.nuts.sampler import Draws, fingerprint, sample_nuts
 from zoo.infer.recording import CANNOT
 
 Values = Mapping[str, NDArray[Any]]
-#: Maps draws by site, of shape ``(chains, draws, ...)``, to what is reported.
+#: Maps draws by site, of shape ``(chains, draws, ...)``, to the reported quantities.
 Quantities = Callable[[Values], Values]
 
 MAX_RHAT = 1.01
 MIN_ESS = 400
 MIN_BFMI = 0.3
-#: Acceptance targets that are tried in turn when transitions diverge.
+#: Acceptance targets tried in turn while transitions diverge.
 CAREFUL_TARGETS = (0.95, 0.99)
-#: How often more draws are tried, and at most how many times as many.
+#: Largest number of attempts with more draws, and largest factor of their number.
 MAX_LONGER = 3
 MAX_GROWTH = 8
-#: The environment variable that names the directory of the cache.
+#: Environment variable with the cache directory.
 CACHE_VARIABLE = "ZOO_CACHE"
 #: Packages on which the draws depend.
 PACKAGES = ("torch", "pyro-ppl", "nutpie")
-#: Of a quantity with many elements, the worst ones are named.
+#: Largest number of elements of a quantity named in a message, the worst first.
 MAX_NAMED = 5
 
 
@@ -58,11 +58,11 @@ class Truth:
     Attributes
     ----------
     draws
-        Values by site, statistics of the sampler, and times.
+        Values by site, sampler statistics, and times.
     quantities
-        What was judged, by name, shape ``(chains, draws, ...)``.
+        The reported quantities by name, shape ``(chains, draws, ...)``.
     reasons
-        Why it is not accepted; empty if it is.
+        Reasons for rejection; empty if the truth is accepted.
     summary
         Per quantity (dimension ``statistic``): mean, sd, their Monte Carlo errors, R-hat, bulk and
         tail ESS.
@@ -83,7 +83,7 @@ class Truth:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What the draws were made with."""
+        """Settings of the sampler."""
         return self.draws.recipe
 
     def tree(self) -> xarray.DataTree:
@@ -106,12 +106,12 @@ class Truth:
 
     @classmethod
     def load(cls, path: str | Path, *, quantities: Quantities | None = None) -> "Truth":
-        """Read what `save` wrote, and judge it anew.
+        """Read a file written by `save`, and check the criteria again.
 
         Raises
         ------
         StoreError
-            If the file is missing, damaged, or something else.
+            If the file is missing or damaged, or does not hold a truth.
         """
         tree = read_tree(path)
         try:
@@ -130,7 +130,7 @@ class Truth:
 
 
 def judge(draws: Draws, quantities: Quantities | None = None, *, key: str = "") -> Truth:
-    """Hold draws against the criteria; by default every site is a reported quantity."""
+    """Check draws against the criteria; by default every site is a reported quantity."""
     reported = dict(draws.values if quantities is None else quantities(draws.values))
     summary = _summarise(reported)
     reasons = (*_sampler_reasons(draws.stats), *_quantity_reasons(summary))
@@ -143,7 +143,7 @@ def _summarise(reported: Values) -> xarray.Dataset:
     posterior = sampling_tree(reported, {}, {})["posterior"].to_dataset()
     dims = ("chain", "draw")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of constant elements, which are not judged
+        warnings.simplefilter("ignore")  # about constant elements, which are not checked
         parts = {
             "mean": posterior.mean(dims),
             "sd": posterior.std(dims, ddof=1),
@@ -166,7 +166,7 @@ def _sampler_reasons(stats: Values) -> list[str]:
     divergences = int(stats["diverging"].sum())
     if divergences:
         reasons.append(f"{divergences} of {stats['diverging'].size} transitions diverged (limit 0)")
-    if np.isnan(stats["energy"]).all():  # an engine that does not report it
+    if np.isnan(stats["energy"]).all():  # not reported by this engine
         return reasons
     tree = sampling_tree({}, {"energy": stats["energy"]}, {})
     lowest = float(np.min(arviz_stats.bfmi(tree)["energy"].values))
@@ -180,13 +180,13 @@ def _quantity_reasons(summary: xarray.Dataset) -> list[str]:
     for name, array in summary.data_vars.items():
         table = array.values.reshape(len(summary["statistic"]), -1)
         rows = dict(zip(summary["statistic"].values.tolist(), table, strict=True))
-        moving = rows["sd"] > 0  # such as the diagonal of a correlation matrix, which is constant
+        moving = rows["sd"] > 0  # without constants such as the diagonal of a correlation matrix
         for statistic, limit, sign in (
             ("rhat", MAX_RHAT, +1),
             ("ess_bulk", MIN_ESS, -1),
             ("ess_tail", MIN_ESS, -1),
         ):
-            # Negated, so that what is not a number fails.
+            # Negated, so that NaN fails.
             good = sign * rows[statistic] < sign * limit
             good |= (sign < 0) & (rows[statistic] == limit)
             bad = np.flatnonzero(moving & ~good)
@@ -232,32 +232,30 @@ def truth(
     Parameters
     ----------
     model, args, kwargs
-        The model and what it is called with, the observations among them.
+        The model and its arguments, including the observations.
     quantities
-        Function of draws by site to the quantities that are judged and reported; by default the
-        sites. Weights of a network are not identified, its predictions are.
+        Function from draws by site to the reported quantities, which are checked; by default the
+        sites. Weights of a network are not identified, but its predictions are.
     accept
-        Whether draws that do not meet the criteria are an error; otherwise they are returned, and
-        say so in ``reasons``.
+        Whether to raise an error for draws that do not meet the criteria. Otherwise they are
+        returned with ``reasons``.
     num_chains, num_warmup, num_samples, target_accept, max_tree_depth, reparameterise, seed, engine
-        Where sampling starts, see `zoo.infer.nuts.sampler.sample_nuts`; raised where it is needed.
+        Initial settings, see `zoo.infer.nuts.sampler.sample_nuts`; they are raised if needed.
     executor, progress_bar, init
         See `zoo.infer.nuts.sampler.sample_nuts`.
     cache
-        Directory in which truths are kept; True for the one named by ``ZOO_CACHE``, or else the
-        user's cache directory; False for none.
+        Cache directory; True for the value of ``ZOO_CACHE`` or the user's cache directory; False
+        for no cache.
 
     Raises
     ------
     TruthError
-        If the criteria are not met in the end.
+        If the criteria are still not met at the end.
     ZooError
         If the model cannot be sampled.
     """
     if num_chains < 2:
-        raise ConfigError(
-            f"a truth needs at least 2 chains to compare. Got num_chains={num_chains}."
-        )
+        raise ConfigError(f"a truth needs at least 2 chains. Got num_chains={num_chains}.")
     options: dict[str, Any] = {
         "num_chains": num_chains,
         "num_warmup": num_warmup,
@@ -293,7 +291,7 @@ def truth(
             "the draws are not accepted as a truth: "
             + "; ".join(found.reasons)
             + ". Reparameterise "
-            "the model, report identified quantities only (quantities=), or take the draws as they "
+            "the model, report identified quantities only (quantities=), or use the draws as they "
             "are (accept=False)."
         )
     return found
@@ -305,7 +303,7 @@ def _escalate(
     quantities: Quantities | None,
     key: str,
 ) -> Truth:
-    """Sample, more carefully while transitions diverge, and longer while draws are too few."""
+    """Sample, with higher acceptance targets after divergences and more draws if needed."""
     options = dict(options)
     targets = [target for target in CAREFUL_TARGETS if target > options["target_accept"]]
     longer = 0
@@ -322,7 +320,7 @@ def _escalate(
 
 
 def _growth(summary: xarray.Dataset) -> int:
-    """Return the factor by which there are too few draws, with some margin."""
+    """Return the factor by which more draws are needed, with a margin."""
     sizes = summary.sel(statistic=["ess_bulk", "ess_tail"])
     smallest = min(float(np.nanmin(array.values)) for array in sizes.data_vars.values())
     return int(np.clip(np.ceil(1.5 * MIN_ESS / max(smallest, 1.0)), 2, MAX_GROWTH))
@@ -355,7 +353,7 @@ def _cache_path(cache: str | Path | bool, key: str) -> Path | None:
 
 
 def _read_cache(path: Path | None, key: str, quantities: Quantities | None) -> Truth | None:
-    """Return what is in the cache if it is whole, is what its name says, and is good enough."""
+    """Return the cached truth if it is complete, has the right key, and is accepted."""
     if path is None or not path.is_file():
         return None
     try:

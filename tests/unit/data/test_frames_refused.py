@@ -36,7 +36,7 @@ def test_missing_values_are_refused_with_counts(frame):
     frame.loc[5, "c"] = None
     assert refused(frame) == (
         "missing values in 2 column(s): 'a': 2 (first in data row 4), 'c': 1 (first in data row "
-        "6). Pass missing='impute' (training median, text: a category of its own) or "
+        "6). Pass missing='impute' (training median; for text a separate category) or "
         "missing='drop' (remove these rows)."
     )
 
@@ -174,10 +174,10 @@ def test_text_cannot_be_a_regression(frame):
     [
         ({"missing": "ignore"}, "missing must be one of 'refuse', 'impute', 'drop'; got 'ignore'."),
         ({"task": "ranking"}, "task must be one of 'classification', 'regression', 'counts'; got"),
-        ({"ignore": ["x"]}, "ignore: 'x' is no column. Columns: 'a', 'b', 'c'."),
+        ({"ignore": ["x"]}, "ignore: 'x' is not a column. Columns: 'a', 'b', 'c'."),
         ({"ignore": ["y"]}, "ignore: 'y' is the target."),
         ({"ignore": "a"}, "ignore must be a list of column names; got the text 'a'."),
-        ({"ignore": ["a", "b", "c"]}, "no input column is left beside the target 'y'"),
+        ({"ignore": ["a", "b", "c"]}, "there is no input column besides the target 'y'"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(frame, options, message):

@@ -143,7 +143,7 @@ def test_parsing_inverts_writing(shape):
         (b"", "'f' is not an IDX file of unsigned bytes: it starts with 0x\\(nothing\\)"),
         (b"\0\0\x0d\1\0\0\0\1\0", "starts with 0x00000d01, expected 0x000008"),
         (b"\0\0\x08\3\0\0", "is not an IDX file"),
-        (b"\0\0\x08\1\0\0\0\5ab", r"cut off or too long: shape \(5,\) needs 13 bytes, found 10"),
+        (b"\0\0\x08\1\0\0\0\5ab", r"has the wrong length: shape \(5,\) needs 13 bytes, found 10"),
     ],
 )
 def test_what_is_no_idx_file_is_refused(content, message):

@@ -64,14 +64,14 @@ def test_a_folder_is_no_file(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.xlsx", b"x", "cannot tell the format of .*accepted: .csv, .csv.gz, .parquet"),
+        ("t.xlsx", b"x", "unknown format of .*accepted: .csv, .csv.gz, .parquet"),
         ("t.csv", b"", "is empty; a header line and data rows are needed"),
         ("t.csv", b" \n\n", "is empty"),
         ("t.csv.gz", gzip.compress(b"", mtime=0), "is empty"),
         ("t.parquet", b"", "is empty"),
         ("t.csv", b"a,b\n", "has zero data rows"),
         ("t.csv", b"a,b\n1,\xe9\n", "is not UTF-8: byte 0xe9 in line 2. Save it as UTF-8"),
-        ("t.csv", b"a,b\n1,\0\n", "holds zero bytes; it is no CSV file"),
+        ("t.csv", b"a,b\n1,\0\n", "contains null bytes; it is not a CSV file"),
         ("t.csv", b"a,b,a\n1,2,3\n", "column names must be unique; repeated: 'a'"),
         ("t.csv", b"a,b\n1,2\n3,4,5\n", "is not a valid CSV file: .*line 3"),
         ("t.csv", b"a,b\n1,2,3\n4,5,6\n", "a data row has more cells than the header"),

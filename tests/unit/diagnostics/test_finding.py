@@ -26,7 +26,7 @@ def test_numbers_become_floats():
         ({"level": "bad"}, "level is 'bad'; known: ok, info, warn, fail"),
         ({"check": ""}, "needs the name of its check"),
         ({"message": ""}, "needs the name of its check and a message"),
-        ({"level": "fail", "advice": ""}, "needs an advice"),
+        ({"level": "fail", "advice": ""}, "needs advice"),
         ({"value": "1"}, "value is '1' instead of a number"),
         ({"threshold": True}, "threshold is True instead of a number"),
         ({"source": None}, "source is None instead of text"),
@@ -49,8 +49,8 @@ def test_impossible_findings_are_refused(fields, message):
 @pytest.mark.parametrize(
     ("levels", "worst", "words"),
     [
-        ([], "info", "Nothing was judged"),
-        (["info"], "info", "Nothing was judged"),
+        ([], "info", "Nothing was checked"),
+        (["info"], "info", "Nothing was checked"),
         (["ok", "info"], "ok", "all 1 checks passed"),
         (["ok", "warn", "info"], "warn", "1 of 2 checks gave a warning"),
         (["ok", "fail", "warn"], "fail", "1 of 3 checks failed"),

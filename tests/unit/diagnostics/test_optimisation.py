@@ -211,7 +211,7 @@ def test_starts_are_judged_by_elbo_and_by_predictions(elbos, means, levels):
 
 
 @pytest.mark.parametrize(
-    ("elbos", "words"), [([-10.0, -90.0], "This one is the best"), ([-90.0, -10.0], "--start 8")]
+    ("elbos", "words"), [([-10.0, -90.0], "this fit is the best"), ([-90.0, -10.0], "--start 8")]
 )
 def test_advice_names_the_best_start(elbos, words):
     found = the(optimisation_findings(started(elbos, [0.0, 0.0])), "optimisation.restarts")

@@ -78,7 +78,7 @@ def test_mean_field_sds_are_too_small_by_what_theory_gives(correlation):
     # Relative error of a ratio of sds of n Gaussian draws each: 1 / sqrt(n), here 1 / sqrt(4000).
     assert result.value == pytest.approx(theory.min(), rel=5 / np.sqrt(4000))
     assert result.level == ("fail" if theory.min() < RATIO_FAIL - 0.1 else "warn")
-    assert "too sure of itself" in result.advice
+    assert "overconfident" in result.advice
     assert f"{result.value:.3g}" in result.message
     assert the(findings, "truth.parameters.mean").level == "ok"
 

@@ -182,5 +182,5 @@ def test_a_likelihood_without_known_information_is_refused():
         pass
 
     p = Cauchy(torch.tensor(0.0), torch.tensor(1.0))
-    with pytest.raises(ConfigError, match="Cauchy has no known information"):
+    with pytest.raises(ConfigError, match="information of the likelihood Cauchy is not known"):
         curvature._divergence(p, torch.distributions.Gamma(torch.tensor(1.0), torch.tensor(1.0)))

@@ -211,7 +211,7 @@ def test_fit_predicts_the_same_after_loading(tmp_path):
     assert loaded.assembly.model.has_statistics
     assert fitted.predict(X, num_samples=30).samples.shape == (30, 5)  # more than were stored
     assert fitted.predict(X).epistemic.max() > 0
-    with pytest.raises(ConfigError, match="not meant as a posterior"):
+    with pytest.raises(ConfigError, match="does not define a posterior"):
         fitted.truth()
 
 

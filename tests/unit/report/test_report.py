@@ -113,7 +113,7 @@ def test_the_verdict_comes_first_then_failures_then_warnings(mean_field):
         assert serious
         for finding in serious:
             places.append(text.index(finding.message))
-            assert text.index(finding.advice) < text.index("What was fitted", places[-1])
+            assert text.index(finding.advice) < text.index("Model", places[-1])
             assert finding.source in text
     assert places == sorted(places)
     assert places[-1] < text.index("Priors as used")
@@ -216,7 +216,7 @@ def test_tree_with_only_a_posterior():
     )
     page = Page(render_report(tree))
     assert page.sections == ["fitted", "posterior"]
-    assert "Nothing was judged" in page.text
+    assert "Nothing was checked" in page.text
     assert "mu" in page.text
 
 
@@ -234,7 +234,7 @@ def only_draws(tree):
 def test_without_truth_the_page_says_so():
     tree, _ = regression()
     text = Page(render_report(only_draws(tree))).text
-    assert "No truth was given" in text
+    assert "There is no truth to compare with" in text
     assert "HMC (NUTS)" not in text
 
 
@@ -242,7 +242,7 @@ def test_exact_truth_is_called_so():
     problem = Regression(0)
     truth = problem.truth(kind="exact")
     page = render_report(only_draws(problem.fit()), truth, findings=[])
-    assert "Variational fit against the exact posterior" in page
+    assert "Variational fit and the exact posterior" in page
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
@@ -374,8 +374,8 @@ def test_fits_from_other_starts_are_listed():
     # A shift of a tenth of an sd is less than the noise of 1000 draws, which is taken off.
     assert table.rows[1][4] == pytest.approx(np.sqrt(0.1**2 - 2 / 1000))
     page = Page(render_report(tree))
-    assert "Fits from different starts" in page.text
-    assert "1 more did not end in a finite one" in page.text
+    assert "0 (this fit)" in page.text
+    assert "1 more ended with an ELBO that is not finite" in page.text
     assert restart_table(tree_of({})) is None
 
 
@@ -408,7 +408,7 @@ def test_comparison():
     (label,) = page.labels
     assert f"{HOSTILE} 0.1 ± 0.05" in label
     assert DOLLARS not in label
-    assert f"Not comparable, and not shown: {DOLLARS}." in page.text
+    assert f"Not shown, because not comparable: {DOLLARS}." in page.text
     assert Page(render_comparison(table)).labels == []
 
 

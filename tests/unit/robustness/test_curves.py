@@ -110,7 +110,7 @@ def test_numbers_are_scored_by_their_error():
 
 @pytest.mark.parametrize("strengths", [(0.2, 0.1), (0.0, 0.0), (-1.0,), (float("nan"),)])
 def test_strengths_must_rise_from_zero(fitted, strengths):
-    with pytest.raises(ConfigError, match="rising numbers"):
+    with pytest.raises(ConfigError, match="increasing numbers"):
         fitted.robustness(fgsm=strengths)
 
 

@@ -1,4 +1,4 @@
-"""Posterior draws and the posterior predictive, K draws in one vectorised call."""
+"""Posterior draws and the posterior predictive distribution, vectorised over draws."""
 
 import math
 from dataclasses import dataclass, field
@@ -26,11 +26,11 @@ class Draws:
     Attributes
     ----------
     sites
-        Latent sites of the model, draws in front.
+        Latent sites of the model, with draws as the first dimension.
     slots
-        Values of the network's slots that follow from them, draws in front.
+        Values of the network's slots computed from them, with draws as the first dimension.
     buffers
-        Statistics of normalisation layers that belong to the draws, see `zoo.infer.normalisation`.
+        Statistics of normalisation layers for the draws, see `zoo.infer.normalisation`.
     """
 
     sites: dict[str, Tensor]
@@ -42,7 +42,7 @@ class Draws:
 
     @property
     def values(self) -> dict[str, Tensor]:
-        """Everything that a draw puts into the network."""
+        """All network values of the draws: slots and buffers."""
         return self.slots | self.buffers
 
     def first(self, num_samples: int) -> "Draws":
@@ -69,7 +69,7 @@ def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> 
 
 @torch.no_grad()
 def slots_of(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Map draws of the latent sites, stacked in front, to the values of the slots."""
+    """Map draws of the latent sites, with draws as the first dimension, to values of the slots."""
 
     def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
         with poutine.block(), poutine.condition(data=site_values):
@@ -82,7 +82,7 @@ def slots_of(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def draw_prior(model: BNN, num_samples: int, *, seed: int) -> Draws | None:
-    """Draw from the prior; None if it is improper and has no draws."""
+    """Draw from the prior, or return None if it is improper."""
     device = next(model.parameters()).device
     drawn: list[dict[str, Tensor]] = []
     with pyro.validation_enabled(False), poutine.block(), seeded(seed, device):
@@ -106,21 +106,21 @@ def _latent_values(model: BNN) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the posterior says about new rows, in the units of the data.
+    """Posterior predictions for new rows, in the units of the data.
 
     Attributes
     ----------
     mean
-        Predictive mean per row; for classes the index of the most probable one.
+        Predictive mean per row; for classes the index of the most probable class.
     samples
         Draws of the observation, shape ``(draws, rows)``.
     aleatoric, epistemic
-        The two parts of the predictive uncertainty, per row: the noise that stays however much data
-        there is, and the part that more data would remove. Variances for numbers and counts; for
-        classes entropies in nats, the epistemic one being the mutual information between class and
+        The two parts of the predictive uncertainty, per row: the noise of the observations, and the
+        uncertainty that more data would reduce. Variances for numbers and counts; for classes
+        entropies in nats, where the epistemic part is the mutual information between class and
         weights.
     probabilities
-        Class probabilities, shape ``(rows, classes)``, for classes only.
+        Class probabilities, shape ``(rows, classes)``; only for classes.
     classes
         Names of the classes.
     """
@@ -134,7 +134,7 @@ class Prediction:
 
     @property
     def total(self) -> Array:
-        """Aleatoric and epistemic uncertainty together."""
+        """Sum of aleatoric and epistemic uncertainty."""
         return self.aleatoric + self.epistemic
 
     @property
@@ -166,18 +166,18 @@ def predictive(
     scale: float = 1.0,
     classes: tuple[str, ...] = (),
 ) -> Prediction:
-    """Turn network outputs into a prediction.
+    """Convert network outputs to a prediction.
 
     Parameters
     ----------
     model
-        Gives the likelihood.
+        The model, which provides the likelihood.
     f
         Outputs of shape ``(draws, rows, outputs)``.
     noise
         Draws of a Bayesian noise scale, shape ``(draws,)``, or None.
     seed
-        For the sampled observations.
+        Seed of the sampled observations.
     location, scale
         Units of the target: predictions are multiplied by ``scale`` and shifted by ``location``.
     classes

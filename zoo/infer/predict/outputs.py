@@ -1,4 +1,4 @@
-"""The network's outputs for many posterior draws: joint over the rows, or with draws per row."""
+"""Network outputs for many posterior draws, joint over rows or with separate draws per row."""
 
 import math
 import time
@@ -18,14 +18,14 @@ from zoo.infer.rng import seeded
 from zoo.network.bnn import BNN
 from zoo.network.slots import has_convolutions
 
-#: Rows of one chunk, and bytes that the draws of one chunk may take.
+#: Rows per chunk, and largest number of bytes for the draws of one chunk.
 CHUNK_ROWS = 512
 CHUNK_BYTES = 2**28
-#: Weights above which a CPU gains nothing from vectorised draws.
+#: Number of weights above which vectorised draws are not faster on a CPU.
 LARGE_NETWORK = 2**20
-#: Rows up to which copies of them are faster than a loop, if the draws share the convolutions.
+#: Up to this many rows, copies are faster than a loop if the draws share the convolutions.
 FEW_ROWS = 4
-#: Calls of the network from which recording them pays, and seconds from which compiling does.
+#: Smallest number of network calls for recording, and of seconds for compiling.
 WORTH_CALLS = 50
 WORTH_SECONDS = 30.0
 
@@ -39,20 +39,20 @@ def network_outputs(
 ) -> Tensor:
     """Return the network's outputs for every draw, shape ``(draws, rows, outputs)``.
 
-    Every draw is one function, evaluated at all rows. Rows and draws are taken in chunks that fit a
-    memory bound. A network that `torch.vmap` cannot handle is run draw by draw, with one warning.
+    Every draw is one function, evaluated at all rows. Rows and draws are processed in chunks within
+    a memory limit. A network that `torch.vmap` cannot handle is run draw by draw, with one warning.
 
     Parameters
     ----------
     model
         The model whose network is evaluated.
     slots
-        Values of its slots, draws in front.
+        Values of its slots, with draws as the first dimension.
     x
         Rows, on the device of the model.
     mode
-        Whether calls may be recorded and replayed, or compiled (see `zoo.infer.svi.capture`); few
-        calls never are.
+        Whether calls may be recorded and replayed, or compiled (see `zoo.infer.svi.capture`); a
+        small number of calls is never recorded.
     """
     model.eval()
     values = {name: _channels_last(value) for name, value in slots.items()}
@@ -82,7 +82,7 @@ def _looped(model: BNN, values: Values, x: Tensor, mode: Mode) -> Tensor:
 
 
 def _captured(call: Call, values: Values, x: Tensor, mode: Mode, num_calls: int) -> Call:
-    """Return a call that is replayed for full chunks of rows; a smaller last one runs as it is."""
+    """Return a call that is replayed for full chunks of rows; a smaller last chunk is not."""
     if mode == "off" or num_calls < WORTH_CALLS:
         return call
     rows = x[:CHUNK_ROWS]
@@ -95,7 +95,7 @@ def _captured(call: Call, values: Values, x: Tensor, mode: Mode, num_calls: int)
     except CANNOT as error:
         cause = next((line for line in str(error).splitlines() if line.strip()), "")
         warnings.warn(
-            f"predictions cannot be captured, they run as they are: {cause}", stacklevel=4
+            f"predictions cannot be captured and run without capture: {cause}", stacklevel=4
         )
         return call
     return lambda v, r: recorded(v, r) if r.shape == rows.shape else call(v, r)
@@ -115,27 +115,27 @@ def _can_be_mapped(model: BNN, values: Values, x: Tensor) -> bool:
 
 
 def _loop_is_faster(model: BNN, values: Values, x: Tensor) -> bool:
-    """Tell networks apart that a CPU runs faster draw by draw.
+    """Return whether a network is faster draw by draw on a CPU.
 
     Batched weights turn a convolution into a grouped one, which took 2.6 times longer on LeNet-5.
-    One that has the same weights in all draws sees copies of the rows instead; up to a few rows
-    that is faster. For large matrices there is no overhead left to save.
+    A convolution with the same weights in all draws gets copies of the rows instead, which is
+    faster for few rows. For large matrices there is no overhead to save.
     """
     if has_convolutions(model.net):
-        # Draws of a convolution's weights have four dimensions and more, of a matrix three.
+        # Draws of convolution weights have four or more dimensions, draws of a matrix three.
         return len(x) > FEW_ROWS or any(value.dim() > 3 for value in values.values())
     return sum(parameter.numel() for parameter in model.net.parameters()) > LARGE_NETWORK
 
 
 def _channels_last(value: Tensor) -> Tensor:
-    """Store draws of a convolution's weights so that each of them has its channels last."""
+    """Store draws of convolution weights in the channels-last layout."""
     if value.dim() != 5:
         return value
     return value.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
 
 
 def _width(model: BNN, x: Tensor) -> int:
-    """Count the numbers that one row leaves behind in the layers of the network."""
+    """Count the activations of the network for one row."""
     count = 0
 
     def add(module: nn.Module, inputs: object, output: object) -> None:
@@ -155,13 +155,13 @@ def _width(model: BNN, x: Tensor) -> int:
 def row_outputs(
     model: BNN, guide: Guide, x: Tensor, num_samples: int, *, seed: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Return outputs for which every row has posterior draws of its own.
+    """Return outputs with separate posterior draws for every row.
 
-    A layer samples its outputs row by row (local reparameterization), which for fully connected
-    layers is the law of a row under weights drawn for it alone. Rows are then independent given
-    what is not a weight, such as the scales of a horseshoe, which are drawn once per draw and
-    chunk. So the outputs serve averages over rows better than joint draws do, and say nothing about
-    how rows vary together.
+    A layer samples its outputs row by row (local reparameterization). For fully connected
+    layers each row then has the same distribution as with its own draw of the weights. Rows are
+    independent given sites that are not weights, such as the scales of a horseshoe, which are drawn
+    once per draw and chunk. The outputs are more precise for averages over rows than joint draws,
+    but have no correlations between rows.
 
     Returns
     -------
@@ -172,7 +172,7 @@ def row_outputs(
     if model.has_random_convolutions:
         raise ConfigError(
             "draws per row need fully connected layers: sampling the outputs of a convolution "
-            "drops their correlations. Use joint draws."
+            "ignores their correlations. Use joint draws."
         )
     model.eval()
     has_noise = "noise" in model.slots
@@ -190,7 +190,7 @@ def row_outputs(
             try:
                 draws = [draw(rows) for _ in range(num_samples)]
             except LazyReuseError as error:
-                raise ConfigError(f"draws per row cannot be made: {error}") from None
+                raise ConfigError(f"draws per row are not possible: {error}") from None
             outputs.append(torch.stack([f for f, _ in draws]))
             if has_noise:
                 noises.append(torch.stack([noise for _, noise in draws]))

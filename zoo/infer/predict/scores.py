@@ -1,4 +1,4 @@
-"""Scores of predictions. Plain numpy; every score says in its docstring whether less is better."""
+"""Scores of predictions in NumPy; every docstring says whether lower or higher is better."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,18 +10,18 @@ ECE_BINS = 15
 
 
 def accuracy(probabilities: Array, y: Array) -> float:
-    """Fraction of rows whose most probable class is the right one. More is better."""
+    """Fraction of rows whose most probable class is the true one. Higher is better."""
     return float((probabilities.argmax(-1) == y).mean())
 
 
 def brier(probabilities: Array, y: Array) -> float:
-    r"""Mean of :math:`\sum_c (p_c - 1[y = c])^2`. Less is better; 0 to 2."""
+    r"""Mean of :math:`\sum_c (p_c - 1[y = c])^2`, from 0 to 2. Lower is better."""
     one_hot = np.eye(probabilities.shape[-1])[y.astype(int)]
     return float(((probabilities - one_hot) ** 2).sum(-1).mean())
 
 
 def expected_calibration_error(probabilities: Array, y: Array, bins: int = ECE_BINS) -> float:
-    """Gap between confidence and accuracy, averaged over bins of confidence. Less is better.
+    """Gap between confidence and accuracy, averaged over bins of confidence. Lower is better.
 
     Guo, Pleiss, Sun and Weinberger (2017), *On Calibration of Modern Neural Networks*.
     """
@@ -38,12 +38,12 @@ def expected_calibration_error(probabilities: Array, y: Array, bins: int = ECE_B
 
 
 def rmse(mean: Array, y: Array) -> float:
-    """Root mean squared error of the predictive mean. Less is better."""
+    """Root mean squared error of the predictive mean. Lower is better."""
     return float(np.sqrt(np.mean((mean - y) ** 2)))
 
 
 def crps(samples: Array, y: Array) -> float:
-    r"""Continuous ranked probability score, averaged over rows. Less is better, in units of y.
+    r"""Continuous ranked probability score in units of y, averaged over rows. Lower is better.
 
     .. math:: E|X - y| - \tfrac12 E|X - X'|
 
@@ -56,7 +56,7 @@ def crps(samples: Array, y: Array) -> float:
     samples
         Draws of the prediction, shape ``(draws, rows)``; at least two draws.
     y
-        What was observed.
+        Observations.
     """
     count = len(samples)
     ordered = np.sort(samples, axis=0)

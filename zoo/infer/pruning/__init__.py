@@ -1,1 +1,1 @@
-"""What a posterior says can be removed or rounded."""
+"""Pruning and quantization of weights based on the posterior."""

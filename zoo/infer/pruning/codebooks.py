@@ -1,4 +1,4 @@
-"""The quantized network: every weight that has a codebook is replaced by one of its words."""
+"""The quantized network, in which weights with a codebook are replaced by code words."""
 
 import copy
 import math
@@ -19,14 +19,14 @@ from zoo.network.bnn import BNN
 
 @dataclass(frozen=True)
 class QuantizedView:
-    """What quantizing makes of a fit.
+    """The quantized weights of a fit.
 
     Attributes
     ----------
     means
-        Centre of the posterior of every slot: the network before it is quantized.
+        Posterior centre of every slot: the network before quantization.
     codes
-        The slots that have a codebook, with code words in the place of their weights.
+        The slots with a codebook, with code words instead of weights.
     codebooks
         The code words of these slots.
     """
@@ -42,13 +42,13 @@ class QuantizedView:
 
     @property
     def nonzero_percent(self) -> float:
-        """Percentage of the quantized weights that are not zero."""
+        """Percentage of nonzero quantized weights."""
         total = sum(code.numel() for code in self.codes.values())
         return 100.0 * sum(int(code.count_nonzero()) for code in self.codes.values()) / total
 
     @property
     def bits(self) -> float:
-        """Bits per quantized weight when each is stored as the number of its code word."""
+        """Bits per quantized weight, stored as the index of its code word."""
         total = sum(code.numel() for code in self.codes.values())
         stored = sum(
             code.numel() * math.ceil(math.log2(len(self.codebooks[name])))
@@ -66,7 +66,7 @@ class QuantizedView:
         return quantized.eval()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return code words and what became of the weights, as plain types."""
+        """Return code words and statistics of the quantized weights, as plain types."""
         return {
             name: {
                 "codebook": self.codebooks[name].tolist(),
@@ -78,7 +78,7 @@ class QuantizedView:
 
 @torch.no_grad()
 def quantized_view(model: BNN, guide: Guide) -> QuantizedView | None:
-    """Return the quantized weights of a fit; None if no slot has a codebook."""
+    """Return the quantized weights of a fit, or None if no slot has a codebook."""
     codes, codebooks = {}, {}
     for name, part in guide_parts(guide).items():
         prior: object = model.prior(name)

@@ -1,4 +1,4 @@
-"""The compression view: which groups of weights a posterior has switched off."""
+"""The compression view: groups of weights pruned according to the posterior."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from guides.base import Composite, Guide
 from zoo.infer.pruning.threshold import otsu_threshold
 from zoo.network.bnn import BNN
 
-#: How much of the training log density per row pruning may cost before it is taken back.
+#: Largest loss of training log density per row by pruning; beyond it thresholds are relaxed.
 TOLERATED_LOSS = 0.02
-#: Number of steps in which a threshold that costs too much is relaxed to "prune nothing".
+#: Number of steps in which a threshold is relaxed until nothing is pruned.
 RELAXATIONS = 12
-#: Random rows on which a live weight shows itself.
+#: Random rows used to detect live weights.
 PROBES = 256
-#: Size of random biases there.
+#: Scale of the random biases used there.
 SMALL_BIAS = 0.01
-#: Groups of a slot that are listed one by one; of more, sorted scores are listed at even steps.
+#: Largest number of groups of a slot listed individually; of more, evenly spaced sorted scores.
 MAX_LISTED = 2000
 
 
@@ -29,14 +29,14 @@ MAX_LISTED = 2000
 class PrunableGuide(Protocol):
     """A guide that scores groups of weights.
 
-    A method with a published threshold has it as ``default_threshold``; for others the scores are
-    split into two clusters.
+    ``default_threshold`` is the published threshold of a method. Without it the scores are split
+    into two clusters.
     """
 
     group_shape: torch.Size
 
     def group_scores(self) -> Tensor:
-        """Score of each group: the larger, the more it is noise."""
+        """Score of each group; larger scores mean more noise."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class SlotGroups:
     Attributes
     ----------
     scores
-        Score of each group, the larger the more it is noise.
+        Score of each group; larger scores mean more noise.
     threshold
         Groups with larger scores are pruned.
     group_shape
-        Shape of one number per group, broadcastable against the weights.
+        Shape of one number per group, broadcastable with the weights.
     """
 
     scores: NDArray[np.floating]
@@ -59,26 +59,26 @@ class SlotGroups:
 
     @property
     def keep(self) -> NDArray[np.bool_]:
-        """Whether each group is kept. The best group always is."""
+        """Whether each group is kept. The best group is always kept."""
         keep: NDArray[np.bool_] = self.scores <= max(self.threshold, self.scores.min())
         return keep
 
 
 @dataclass(frozen=True)
 class GroupView:
-    """Which groups are pruned, slot by slot.
+    """The pruned groups of every slot.
 
     Attributes
     ----------
     groups
-        The slots whose posterior scores groups.
+        The slots with scores of groups.
     num_weights
         Number of weights of the network: parameters with two or more dimensions, so without biases.
     weights_left
-        Number of weights that can still influence the output. A unit that nothing listens to any
-        more takes its incoming weights with it.
+        Number of weights that can still influence the output. Incoming weights of unused units do
+        not count.
     relaxed
-        How often the thresholds were relaxed because pruning cost too much on the training rows.
+        Number of times thresholds were relaxed because pruning was too costly on training rows.
     """
 
     groups: Mapping[str, SlotGroups]
@@ -88,7 +88,7 @@ class GroupView:
 
     @property
     def weights_left_percent(self) -> float:
-        """Percentage of weights that are left; 100 if nothing has groups."""
+        """Percentage of weights left; 100 if no slot has groups."""
         return 100.0 * self.weights_left / self.num_weights if self.groups else 100.0
 
     def prune(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -114,7 +114,7 @@ class GroupView:
 
 
 def _listed(group: SlotGroups) -> dict[str, list[Any]]:
-    """Return scores and pruned groups; of very many groups, such as weights, only a summary."""
+    """Return scores and pruned groups; for very many groups, such as weights, only a summary."""
     scores, listed = group.scores, {}
     if len(scores) > MAX_LISTED:
         scores = np.sort(scores)[np.linspace(0, len(scores) - 1, MAX_LISTED).astype(int)]
@@ -137,11 +137,11 @@ def group_view(
     model, guide
         A fitted model.
     x
-        A few rows of data; their shape matters, not their values.
+        A few rows of data; only their shape matters.
     score
-        Returns the training log density per row under a view (None: nothing pruned). If given,
-        thresholds that cost more than `TOLERATED_LOSS` are relaxed step by step: a split that looks
-        clean in the scores can still remove what the network needs.
+        Returns the training log density per row for a view (None: nothing pruned). If given,
+        thresholds that cost more than `TOLERATED_LOSS` are relaxed step by step: even a clear split
+        of the scores can prune groups that the network needs.
     """
     parts = prunable_parts(guide)
     scores = {name: part.group_scores().detach().cpu().numpy() for name, part in parts.items()}
@@ -163,12 +163,12 @@ def group_view(
 
 
 def guide_parts(guide: Guide) -> dict[str, Guide]:
-    """Return the guide of every slot; none if one guide has them all together."""
+    """Return the guide of every slot; empty if one guide covers all slots jointly."""
     return guide.by_name() if isinstance(guide, Composite) else {}
 
 
 def prunable_parts(guide: Guide) -> dict[str, PrunableGuide]:
-    """Return the guides of the slots whose posterior scores groups."""
+    """Return the guides of the slots with scores of groups."""
     return {n: part for n, part in guide_parts(guide).items() if isinstance(part, PrunableGuide)}
 
 
@@ -186,9 +186,9 @@ def _relax(threshold: float, highest: float, share: float) -> float:
 def count_weights(model: BNN, groups: Mapping[str, SlotGroups], x: Tensor) -> tuple[int, int]:
     """Count the weights of the network, and those that can still influence its output.
 
-    A weight is dead if the output does not change with it whatever the other weights and the inputs
-    are. That is tested on random ones: with pruned groups at zero, a dead weight has a gradient of
-    exactly zero, and a live one has not. It works for any architecture.
+    A weight is dead if the output does not depend on it for any inputs and other weights. This is
+    tested with random values: with pruned groups set to zero, the gradient is exactly zero for a
+    dead weight and nonzero for a live one. The test works for any architecture.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -197,7 +197,7 @@ def count_weights(model: BNN, groups: Mapping[str, SlotGroups], x: Tensor) -> tu
         return drawn.to(like)
 
     def weight(name: str) -> Tensor:
-        """Draw a weight so that what is kept of a layer has outputs of the size of its inputs."""
+        """Draw a weight such that the kept part of a layer preserves the scale of its inputs."""
         drawn = noise(model.net.get_parameter(name))
         share = groups[name].keep.mean() if name in groups else 1.0
         return drawn * float((2 / (drawn[0].numel() * share)) ** 0.5)
@@ -210,7 +210,7 @@ def count_weights(model: BNN, groups: Mapping[str, SlotGroups], x: Tensor) -> tu
         for n, s in model.slots.items()
         if s.value.dim() == 1 and not s.positive  # as variances are
     }
-    # A bias that outweighs the inputs of its unit would hide them from an activation such as ReLU.
+    # A bias larger than the inputs of its unit would saturate an activation such as ReLU.
     biases = {n: SMALL_BIAS * noise(p) for n, p in named.items() if n.endswith("bias")}
     rows = torch.randn((PROBES, *x.shape[1:]), generator=generator, dtype=torch.float64).to(x)
     with torch.enable_grad():
@@ -223,10 +223,10 @@ def count_weights(model: BNN, groups: Mapping[str, SlotGroups], x: Tensor) -> tu
 
 
 def masked(values: Mapping[str, Tensor], groups: Mapping[str, SlotGroups]) -> dict[str, Tensor]:
-    """Set pruned groups of values to zero; dimensions in front of a slot's own are draws."""
+    """Set pruned groups of values to zero; leading dimensions are draws."""
     result = dict(values)
     for name, group in groups.items():
-        if name not in values:  # not looked at
+        if name not in values:  # not needed
             continue
         pruned = torch.as_tensor(~group.keep, device=values[name].device)
         result[name] = values[name].masked_fill(pruned.reshape(group.group_shape), 0.0)

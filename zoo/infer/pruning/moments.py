@@ -1,4 +1,4 @@
-"""What the slots of a compressed network hold: posterior means, or code words."""
+"""Values of the slots of a compressed network: posterior means or code words."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from zoo.infer.predict.draws import draw_posterior
 from zoo.infer.pruning.groups import guide_parts
 from zoo.network.bnn import BNN
 
-#: Draws from which moments are estimated where the guide does not know them.
+#: Draws for estimating moments that the guide does not provide.
 MOMENT_DRAWS = 1000
 
 
 @runtime_checkable
 class MomentGuide(Protocol):
-    """A guide that knows mean and variance of the weights of its slot."""
+    """A guide that provides mean and variance of the weights of its slot."""
 
     def weight_moments(self) -> tuple[Tensor, Tensor]:
         """Return marginal mean and variance of every weight."""
@@ -32,7 +32,7 @@ class CodebookPrior(Protocol):
         """Return the code words."""
 
     def quantized(self, part: Any) -> Tensor:
-        """Return the code word of every weight of the guide of the slot."""
+        """Return the code word of every weight of the slot."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class SlotMoments:
     Attributes
     ----------
     means
-        The value that a slot has in a compressed network.
+        Value of every slot in a compressed network.
     variances
-        Posterior variances, of the slots that have any.
+        Posterior variances of the slots that have any.
     """
 
     means: dict[str, Tensor] = field(default_factory=dict)
@@ -53,14 +53,14 @@ class SlotMoments:
 
 @torch.no_grad()
 def slot_moments(model: BNN, guide: Guide, *, seed: int) -> SlotMoments:
-    """Return means and variances of all slots; from draws where there is no formula.
+    """Return means and variances of all slots, from draws if there is no closed form.
 
     Parameters
     ----------
     model, guide
         A fitted model.
     seed
-        Of the draws.
+        Seed of the draws.
     """
     parts = guide_parts(guide)
     found = SlotMoments()

@@ -1,4 +1,4 @@
-"""Splitting group scores into signal and noise."""
+"""Split group scores into signal and noise."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,8 @@ def otsu_threshold(scores: Array) -> float:
     """Return the threshold that splits scores into the two most compact clusters.
 
     Among all splits of the sorted scores it minimises the variance within the two sides (Otsu,
-    1979); the threshold lies in the middle of the gap. This is robust where "the largest gap" is
-    not: one outlier makes the largest gap.
+    1979); the threshold lies in the middle of the gap. Unlike the largest gap, this is robust to a
+    single outlier.
     """
     ordered = np.sort(np.asarray(scores, dtype=float))
     if len(ordered) < 2 or ordered[0] == ordered[-1]:

@@ -1,4 +1,4 @@
-"""Mini-batches on the device, without making it wait."""
+"""Mini-batches on the device without stalling it."""
 
 import itertools
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ class NoArguments:
 
 
 class Batches:
-    """The mini-batch of every step, a function of the seed and the step alone.
+    """The mini-batch of every step, which depends only on the seed and the step.
 
-    Rows that live on the device are picked there: one permutation travels to it per epoch. Rows
-    that live on the host are gathered into page-locked memory and copied while the device works on
-    the batch before.
+    Rows on the device are selected there, with one permutation copied per epoch. Rows
+    on the host are gathered into page-locked memory and copied while the device computes
+    the previous batch.
 
     Parameters
     ----------
@@ -30,9 +30,9 @@ class Batches:
     batch_size
         Rows per batch; the last one of an epoch may be smaller.
     seed
-        Decides the order of the rows.
+        Seed of the order of the rows.
     device
-        Where batches are wanted; by default where the rows are.
+        Device of the batches; by default that of the rows.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Batches:
         return self.device.type == "cuda" and self.x.device.type == "cpu"
 
     def rows(self, step: int) -> Tensor:
-        """Return which rows the batch of a step has, on the device of the rows."""
+        """Return the row indices of the batch of a step, on the device of the rows."""
         return batch_rows(len(self.x), self.batch_size, step, self.seed, self.x.device)
 
     def full(self) -> Iterator[Tensor]:
-        """Yield the inputs of one batch after the other without end, leaving out smaller ones."""
+        """Yield the inputs of full batches indefinitely; smaller batches are skipped."""
         for step in itertools.count():
             x, _ = self[step]
             if len(x) == min(self.batch_size, len(self.x)):
@@ -73,7 +73,7 @@ class Batches:
             self._next = (step, self._send(step))
         torch.cuda.current_stream(self.device).wait_stream(self._stream)
         batch = self._next[1]
-        for part in batch:  # memory that the other stream filled is in use by this one
+        for part in batch:  # memory filled by the other stream is now used by this one
             part.record_stream(torch.cuda.current_stream(self.device))
         self._next = (step + 1, self._send(step + 1))
         return batch

@@ -1,21 +1,21 @@
-"""Numbers of a run, one per step, in one block of memory."""
+"""Scalars of a run, one per step, in one block of memory."""
 
 from torch import Tensor, zeros
 
 
 class History:
-    """A list of scalars that lie side by side.
+    """A list of scalars in contiguous memory.
 
-    A tensor of its own for each would be allocated between the large blocks of a step, stay there,
-    and keep those blocks from being joined again when they are free: a run would grow by about one
-    block per step.
+    Separate tensors would be allocated between the large blocks of a step and keep these blocks
+    from being merged after they are freed. The memory of a run would grow by about one block per
+    step.
 
     Parameters
     ----------
     capacity
-        How many numbers there will be at most.
+        Largest number of scalars.
     values
-        The first of them.
+        Initial scalars.
     """
 
     def __init__(self, capacity: int, values: Tensor | None = None) -> None:
@@ -25,7 +25,7 @@ class History:
             self.append(value)
 
     def append(self, value: Tensor) -> None:
-        """Add a number, without waiting for it to be known."""
+        """Append a scalar without synchronising with the device."""
         if self._block is None:
             self._block = zeros(self.capacity, dtype=value.dtype, device=value.device)
         self._block[self._length].copy_(value.detach())
@@ -35,9 +35,9 @@ class History:
         return self._length
 
     def last(self, number: int) -> Tensor:
-        """Return the last numbers."""
+        """Return the last scalars."""
         return self.all()[-number:]
 
     def all(self) -> Tensor:
-        """Return all numbers so far."""
+        """Return all scalars so far."""
         return zeros(0) if self._block is None else self._block[: self._length]

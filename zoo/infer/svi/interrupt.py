@@ -1,4 +1,4 @@
-"""Turning Ctrl-C into a wish that is granted between two steps."""
+"""Handle Ctrl-C between two steps."""
 
 import signal
 import threading
@@ -9,8 +9,8 @@ from typing import Any, Self
 class StopSignal:
     """While active, the first SIGINT or SIGTERM sets `requested`; a second one interrupts at once.
 
-    An exception in the middle of an optimizer step would leave parameters half updated; a flag that
-    the loop looks at between steps does not.
+    The loop checks the flag between steps, because an exception during an optimizer step would
+    leave parameters partly updated.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Keep freed memory for the next step instead of handing it back to the system.
+"""Keep freed memory for the next step instead of returning it to the system.
 
-A training step allocates and frees the same large blocks again and again. The C library of Linux
-returns them to the kernel, which clears every page before it hands it out anew: up to a fifth of
-the time of a step. Tensors on an accelerator have an allocator of their own that keeps its blocks.
+Training steps allocate and free the same large blocks. glibc returns them to the kernel, which
+clears every page before handing it out again; this takes up to a fifth of the time of a step.
+Accelerators have their own caching allocators.
 """
 
 import contextlib
@@ -10,19 +10,19 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-#: Names of glibc's settings, from malloc.h.
+#: Settings of glibc, from malloc.h.
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 #: Blocks up to this size come from the heap, and the heap is never trimmed.
 KEPT_BLOCK, KEPT_HEAP = 2**30, 2**31 - 1
-#: Where glibc's own adjustment of the two settings ends.
+#: Upper limit of glibc's automatic adjustment of the two settings.
 USUAL_BLOCK, USUAL_HEAP = 2**25, 2**26
 
 
 @contextlib.contextmanager
 def kept_memory() -> Iterator[None]:
-    """Let the allocator keep what is freed inside, and give it back at the end.
+    """Keep freed memory within the context, and return it to the system at the end.
 
-    Does nothing where the C library is not glibc.
+    Does nothing if the C library is not glibc.
     """
     library = _glibc()
     if library is None:

@@ -1,8 +1,8 @@
-"""Whether a run is worth compiling, measured before its first step.
+"""Decide whether to compile a run, measured before its first step.
 
-Compiled steps round differently from uncompiled ones. So that a run does not change its arithmetic
-on the way, the question is answered once, on steps that are thrown away; a stored configuration
-holds the answer, and a run that is resumed or repeated from it does not ask again.
+Compiled steps round differently from uncompiled ones. The decision is therefore made once, on
+discarded steps, and stored in the configuration. A run that is resumed or repeated from its
+configuration uses the stored decision.
 """
 
 import statistics
@@ -18,11 +18,11 @@ from zoo.infer.recording import CANNOT, Mode
 from zoo.infer.svi.capture import CapturedObjective, GradientStep
 from zoo.infer.svi.objective import Objective
 
-#: A run that takes less than this uncompiled never waits for the compiler.
+#: A run that takes fewer seconds without compilation is not compiled.
 WORTH_SECONDS = 120.0
-#: Compiled steps must take less than this fraction of the others.
+#: Compiled steps must take less than this fraction of the time of uncompiled steps.
 WORTH_RATIO = 0.9
-#: Steps that are timed.
+#: Number of timed steps.
 TRIALS = 5
 
 
@@ -73,7 +73,7 @@ def _wait(batch: Sequence[Tensor]) -> None:
 
 @contextmanager
 def _left_alone(objective: Objective) -> Iterator[None]:
-    """Undo what steps without an optimizer change: buffers, gradients, random numbers, mode."""
+    """Restore what steps without an optimizer change: buffers, gradients, random state, mode."""
     buffers = {name: value.clone() for name, value in objective.named_buffers()}
     training = objective.training
     devices = [value.device for value in buffers.values() if value.device.type == "cuda"][:1]

@@ -1,4 +1,4 @@
-"""What changes during training, as pure functions of the step: nothing to store or to drift."""
+"""Schedules and mini-batches as pure functions of the step, without state."""
 
 import functools
 import math
@@ -10,7 +10,7 @@ from zoo.registry import Recipe
 
 
 def lr_factor(recipe: Recipe, step: int) -> float:
-    """Learning rate at a step, relative to the start."""
+    """Learning rate at a step, relative to the initial one."""
     progress = step / recipe.num_steps
     if recipe.schedule == "linear":
         return min(1.0, 2.0 * (1.0 - progress))
@@ -20,12 +20,12 @@ def lr_factor(recipe: Recipe, step: int) -> float:
 
 
 def pretrain_steps(recipe: Recipe) -> int:
-    """Return the number of steps without the KL, which come first."""
+    """Return the number of initial steps without the KL."""
     return round(recipe.pretrain * recipe.num_steps)
 
 
 def kl_weight(recipe: Recipe, step: int) -> float:
-    """Weight of the KL at a step: zero at first, then linear to one during the warm-up."""
+    """Weight of the KL at a step: initially zero, then increasing linearly to one."""
     since = step - pretrain_steps(recipe)
     if since < 0:
         return 0.0
@@ -38,8 +38,8 @@ def batch_rows(
 ) -> torch.Tensor:
     """Rows of the mini-batch of a step.
 
-    Every epoch is one random partition of the rows, which depends on the seed and the number of the
-    epoch alone, so that a resumed run sees the same batches. The last batch may be smaller.
+    Every epoch is one random partition of the rows, which depends only on the seed and the number
+    of the epoch, so that a resumed run has the same batches. The last batch may be smaller.
     """
     batch_size = min(batch_size, num_rows)
     epoch, position = divmod(step, math.ceil(num_rows / batch_size))
@@ -49,7 +49,7 @@ def batch_rows(
 
 @functools.lru_cache(maxsize=1)
 def _epoch_order(num_rows: int, epoch: int, seed: int, device: torch.device) -> torch.Tensor:
-    # Drawn on the CPU, so that all devices see the same batches.
+    # Drawn on the CPU, so that batches are the same on all devices.
     generator = torch.Generator().manual_seed(child_seed(seed, epoch))
     return torch.randperm(num_rows, generator=generator).to(device)
 

@@ -1,4 +1,4 @@
-"""Networks: plain torch modules, and the short text that names them on the command line."""
+"""Networks: plain torch modules, and their names on the command line."""
 
 from zoo.network.nets.graph import Choice, Graph, Mixed, choices, mixtures
 from zoo.network.nets.graph_spec import cell_spec, graph_net

@@ -1,15 +1,15 @@
 r"""Graph networks: vertices hold features, edges mix primitive functions.
 
 With :math:`f_0(x) = x`, an edge :math:`(j, k)` has primitives :math:`g^{jk}_0, \dots, g^{jk}_{K-1}`
-and weights :math:`\gamma^{jk}`, and a vertex gathers its edges:
+and weights :math:`\gamma^{jk}`, and a vertex aggregates its edges:
 
 .. math::
     f_k(x) = \mathrm{agg}_k \Big( \sum_l \gamma^{jk}_l \, g^{jk}_l(f_j(x)) : j \in \mathrm{Adj}(k)
     \Big)
 
-The weights are the structure of the network. One that is one-hot on every edge is an ordinary
-architecture; all others are mixtures of them. An edge with a single primitive has nothing to
-choose.
+The weights are the structure of the network. A structure that is one-hot on every edge is an
+ordinary architecture; all others are mixtures of architectures. An edge with a single primitive
+has no choice.
 """
 
 import copy
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from zoo.errors import ConfigError, unknown_name
 from zoo.network.nets.mlp import ACTIVATIONS
 
-#: How a vertex gathers what its edges bring.
+#: Aggregations of the edges of a vertex.
 AGGREGATIONS: dict[str, Callable[[list[Tensor]], Tensor]] = {
     "sum": lambda terms: torch.stack(terms).sum(0),
     "mean": lambda terms: torch.stack(terms).mean(0),
@@ -38,13 +38,13 @@ Primitives: TypeAlias = "nn.Module | Sequence[nn.Module] | Mapping[str, nn.Modul
 class Mixed(nn.Module):
     r"""A mixture of primitives, :math:`\sum_l \gamma_l g_l(x)`.
 
-    The weights are the buffer ``structure``. Nothing trains it: a method that knows structures
-    draws it, every other leaves it where it starts, at the mean of all primitives.
+    The weights are the buffer ``structure``, which is not trained. Methods with structure draw it;
+    for all others it keeps its initial value, the mean of all primitives.
 
     Parameters
     ----------
     primitives
-        The functions; by name, or named after their classes.
+        The functions, by name or named after their classes.
     """
 
     structure: Tensor
@@ -64,7 +64,7 @@ class Mixed(nn.Module):
         self.register_buffer("structure", like.new_full((len(modules),), 1 / len(modules)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the weighted sum of what the primitives make of ``x``."""
+        """Return the weighted sum of the primitives at ``x``."""
         weights = self.structure.unbind(-1)
         terms = [weight * g(x) for weight, g in zip(weights, self.primitives, strict=True)]
         return torch.stack(terms).sum(0)
@@ -81,12 +81,12 @@ class Graph(nn.Module):
     Parameters
     ----------
     edges
-        Primitives by edge ``(from, to)``: a module, or several of which the edge is a mixture.
+        Primitives by edge ``(from, to)``: a module, or several modules that the edge mixes.
         Vertices are numbers; 0 is the input, the largest one is the output, and an edge leads from
         a smaller to a larger one.
     aggregate
-        How vertices gather their edges, one of ``AGGREGATIONS``: for all, or by vertex (the others
-        take the sum).
+        Aggregation of edges, one of ``AGGREGATIONS``: for all vertices, or by vertex (the others
+        use the sum).
 
     Examples
     --------
@@ -123,7 +123,7 @@ class Graph(nn.Module):
         return values[self.num_vertices - 1]
 
     def select(self, choices: Mapping[str, int]) -> "Graph":
-        """Return the architecture in which edges have one primitive each.
+        """Return the architecture with one primitive per edge.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ def edge_name(edge: tuple[int, int]) -> str:
 
 
 def check_links(links: Sequence[tuple[int, int]]) -> None:
-    """Refuse edges that are not a graph from vertex 0 to the last one."""
+    """Reject edges that do not form a graph from vertex 0 to the last one."""
     if not links:
         raise ConfigError("a graph needs at least one edge, like '0-1'. Got none.")
     for start, end in links:
@@ -169,7 +169,7 @@ def check_links(links: Sequence[tuple[int, int]]) -> None:
     unused = sorted(set(range(last)) - {start for start, _ in links})
     if unused:
         raise ConfigError(
-            f"no edge leaves vertex {unused[0]}, so it changes nothing. The output is {last}."
+            f"no edge leaves vertex {unused[0]}, so it has no effect. The output is {last}."
         )
 
 
@@ -189,11 +189,11 @@ def check_aggregate(aggregate: str | Mapping[int, str], num_vertices: int) -> di
 
 
 def with_choices(net: nn.Module) -> nn.Module:
-    """Return a network with something to choose: the same one, if it has mixtures already.
+    """Return a network with mixtures: the same network, if it has mixtures already.
 
     In a plain `torch.nn.Sequential` every activation function becomes a mixture of itself, the
-    identity and a hyperbolic tangent (or ReLU, if it is that already). The network itself is left
-    alone, its layers are shared; one without activation functions is returned as it is.
+    identity and a hyperbolic tangent (or ReLU, if it is that already). The network is not modified,
+    and its layers are shared. A network without activation functions is returned unchanged.
     """
     if not isinstance(net, nn.Sequential) or next(mixtures(net), None) is not None:
         return net
@@ -211,14 +211,14 @@ def _with_choices(layer: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Choice:
-    """A place where a network mixes primitives.
+    """An edge of a network with its primitives.
 
     Attributes
     ----------
     module
         Name of the `Mixed` module.
     start, end
-        The vertices that it connects; in a network that is no graph, those of a chain.
+        The vertices that it connects; in a network that is not a graph, those of a chain.
     primitives
         Names of the primitives; one for an edge without a choice.
     """
@@ -237,7 +237,7 @@ def mixtures(net: nn.Module) -> Iterator[tuple[str, Mixed]]:
 
 
 def choices(net: nn.Module) -> list[Choice]:
-    """Return the edges of a network with its primitives, for tables and pictures."""
+    """Return the edges of a network with their primitives, for tables and plots."""
     if isinstance(net, nn.Sequential) and sum(isinstance(m, Graph) for m in net) == 1:
         name, graph = next((n, m) for n, m in net.named_children() if isinstance(m, Graph))
         return _graph_choices(graph, f"{name}.edges.")

@@ -1,4 +1,4 @@
-"""Graph networks from mappings, as they stand in a YAML configuration.
+"""Graph networks from mappings, as in a YAML configuration.
 
 ::
 
@@ -8,7 +8,7 @@
         1-2: [linear(outputs)]
       aggregate: sum
 
-An edge has a list of primitives; a primitive that is a list itself is one step after the other.
+An edge has a list of primitives; a primitive that is itself a list is a sequence of steps.
 """
 
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ from zoo.network.nets.primitives import SHAPELESS, Place, build_primitive, outpu
 from zoo.parsing.calls import short
 
 KEYS = ("edges", "aggregate", "input")
-#: Most vertices of a graph that is written down.
+#: Largest number of vertices.
 MAX_VERTICES = 200
 
-#: What a primitive on an edge of a cell may be, as in DARTS but without normalisation.
+#: Primitives on the edges of a cell, as in DARTS but without normalisation.
 CELL_PRIMITIVES: tuple[Any, ...] = (
     "zero",
     "identity",
@@ -59,21 +59,21 @@ def graph_net(
     num_outputs: int,
     image_shape: tuple[int, int, int] | None = None,
 ) -> nn.Module:
-    """Build the network that a mapping describes.
+    """Build a network from a mapping.
 
     Parameters
     ----------
     spec
         ``edges``: lists of primitives by edge, see `zoo.network.nets.primitives`. ``aggregate``:
-        how vertices gather their edges, for all or by vertex. ``input``: ``flat``, or ``image`` for
+        aggregation of edges, for all vertices or by vertex. ``input``: ``flat``, or ``image`` for
         rows that are images.
     num_inputs, num_outputs, image_shape
-        What the data and the likelihood need.
+        Shapes required by the data and the likelihood.
 
     Raises
     ------
     ConfigError
-        If the mapping describes no network, or one that does not fit.
+        If the mapping is not a valid network, or does not match the shapes.
     """
     unknown = [key for key in spec if key not in KEYS]
     if unknown:
@@ -158,7 +158,7 @@ def _input(word: Any, image_shape: tuple[int, int, int] | None) -> bool:
 def _primitives(
     sources: list[Any], place: Place, edge: str
 ) -> tuple[dict[str, nn.Module], tuple[int, ...]]:
-    """Build the primitives of an edge; those without a shape take that of the others."""
+    """Build the primitives of an edge; those without a shape use that of the others."""
     built: dict[int, nn.Module] = {}
     shape: tuple[int, ...] | None = None
     for index, source in enumerate(sources):
@@ -207,9 +207,9 @@ def _gathered(
 def cell_spec(channels: int, nodes: int, cells: int) -> dict[str, Any]:
     """Return a network of cells for images, as in DARTS.
 
-    A stem halves the image. In a cell every node sums edges from the cell's input and from all
-    nodes before it, each of them a mixture of `CELL_PRIMITIVES`; nodes are concatenated, brought
-    back to the number of channels and, between cells, pooled. The positions of the last cell are
+    A stem halves the image. In a cell every node sums edges from the cell input and from all
+    previous nodes, each of them a mixture of `CELL_PRIMITIVES`. Nodes are concatenated, projected
+    to the number of channels and, between cells, pooled. The positions of the last cell are
     averaged.
 
     Parameters

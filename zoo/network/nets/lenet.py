@@ -1,4 +1,4 @@
-"""LeNet-5 in the Caffe variant that the compression literature uses."""
+"""LeNet-5 in the Caffe variant used in the compression literature."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Batch normalisation for networks that were written without it."""
+"""Batch normalisation for networks without it."""
 
 from collections import OrderedDict
 
@@ -16,7 +16,7 @@ _NORMALISED_BY: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def has_batch_norm(net: nn.Module) -> bool:
-    """Tell whether a network has batch normalisation with running statistics."""
+    """Return whether a network has batch normalisation with running statistics."""
     return any(
         isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
         for module in net.modules()
@@ -24,20 +24,20 @@ def has_batch_norm(net: nn.Module) -> bool:
 
 
 def with_batch_norm(net: nn.Module) -> nn.Module:
-    """Return a network that has batch normalisation: the same one, if it has already.
+    """Return a network with batch normalisation: the same network, if it has it already.
 
-    In a plain `torch.nn.Sequential` every linear or convolutional layer but the last is followed by
-    a normalisation layer; behind layer ``0`` it is called ``0_norm``, and the names of the others
-    stay. The network itself is left alone, its layers are shared.
+    In a plain `torch.nn.Sequential` a normalisation layer is inserted after every linear or
+    convolutional layer but the last; after layer ``0`` it is named ``0_norm``. The names of the
+    other layers do not change. The network is not modified, and its layers are shared.
     """
     if has_batch_norm(net):
         return net
     weighted = [module for module in net.modules() if type(module) in _NORMALISED_BY]
     if not isinstance(net, nn.Sequential) or len(weighted) < 2:
         raise ConfigError(
-            f"the network {type(net).__name__} has no batch normalisation. Put a layer like "
-            "torch.nn.BatchNorm1d between its layers; a torch.nn.Sequential of at least two linear "
-            "or convolutional layers gets them by itself."
+            f"the network {type(net).__name__} has no batch normalisation. Add a layer such as "
+            "torch.nn.BatchNorm1d, or use a torch.nn.Sequential of at least two linear "
+            "or convolutional layers, to which it is added automatically."
         )
     return _inserted(net, weighted[-1])
 
@@ -49,7 +49,7 @@ def _inserted(net: nn.Sequential, last: nn.Module) -> nn.Sequential:
         normalisation = _NORMALISED_BY.get(type(layer))
         if normalisation is not None and layer is not last:
             weight = layer.get_parameter("weight")
-            # The outputs of both kinds of layer are the first dimension of the weight.
+            # The first dimension of the weight is the number of outputs of both kinds of layers.
             layers[f"{name}_norm"] = normalisation(
                 weight.shape[0], device=weight.device, dtype=weight.dtype
             )

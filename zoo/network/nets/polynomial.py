@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class Powers(nn.Module):
-    """Inputs raised to the powers 1 to ``degree``, one power after the other."""
+    """Inputs raised to the powers 1 to ``degree``, ordered by power."""
 
     def __init__(self, degree: int) -> None:
         super().__init__()

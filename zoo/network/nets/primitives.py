@@ -1,7 +1,7 @@
 """Primitives of graph networks by name: ``linear(16)``, ``conv(8, kernel=3)``, ``max_pool``, ...
 
-A primitive is written as text, or as a list of texts for one after the other, and is made for the
-shape of what enters it. Text is parsed, never evaluated (`zoo.parsing.calls`).
+A primitive is written as text, or as a list of texts for a sequence of steps, and is built for the
+shape of its input. Text is parsed, never evaluated (`zoo.parsing.calls`).
 """
 
 import inspect
@@ -17,12 +17,12 @@ from zoo.network.nets.mlp import ACTIVATIONS
 from zoo.network.nets.polynomial import Powers
 from zoo.parsing.calls import Argument, Call, parse_call, short
 
-#: Largest number that a primitive takes: units, channels or the side of a kernel.
+#: Largest argument of a primitive: units, channels or kernel size.
 MAX_SIZE = 10_000
 
 
 class Zero(nn.Module):
-    """Zeros, whatever enters: no connection.
+    """Zeros for any input: no connection.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Zero(nn.Module):
 
 
 class Constant(nn.Module):
-    """The same learned numbers for every row: one for each unit, or for each channel.
+    """The same learned constants for every row, one per unit or channel.
 
     Parameters
     ----------
@@ -54,35 +54,35 @@ class Constant(nn.Module):
         self.value = nn.Parameter(torch.zeros(self.shape[0], *(1 for _ in self.shape[1:])))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the numbers for each row."""
+        """Return the constants for each row."""
         return self.value.expand(len(x), *self.shape)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a primitive stands.
+    """The context of a primitive.
 
     Attributes
     ----------
     shape
-        Shape of one row of what enters.
+        Shape of one row of the input.
     num_outputs
-        What the word ``outputs`` stands for: the outputs that the likelihood needs.
+        Value of the word ``outputs``: the number of outputs required by the likelihood.
     """
 
     shape: tuple[int, ...]
     num_outputs: int
 
     def channels(self, wanted: int) -> tuple[int, int]:
-        """Return the channels that enter and leave; zero stands for as many as enter."""
+        """Return the numbers of input and output channels; zero keeps the number of inputs."""
         if len(self.shape) != 3:
-            raise ConfigError(f"it needs images, and gets rows of shape {self.shape}")
+            raise ConfigError(f"it needs images, but gets rows of shape {self.shape}")
         return self.shape[0], wanted or self.shape[0]
 
 
 def _linear(place: Place, units: int) -> nn.Module:
     if len(place.shape) != 1:
-        raise ConfigError(f"it needs flat rows, and gets {place.shape}: put flatten in front")
+        raise ConfigError(f"it needs flat rows, but gets {place.shape}: add flatten before it")
     return nn.Linear(place.shape[0], units)
 
 
@@ -97,7 +97,7 @@ def _conv(
 def _separable(
     place: Place, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
 ) -> nn.Module:
-    """Return a filter for each channel, and a mixture of the channels."""
+    """Return a depthwise convolution followed by a pointwise one."""
     entering, leaving = place.channels(channels)
     padding = dilation * (_odd(kernel) // 2)
     depthwise = nn.Conv2d(
@@ -117,7 +117,7 @@ def _avg_pool(place: Place, kernel: int = 3, stride: int = 1) -> nn.Module:
 
 
 def _average(place: Place) -> nn.Module:
-    """Return the average over all positions, which leaves one number for each channel."""
+    """Return the average over all positions, one number per channel."""
     place.channels(0)
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
@@ -128,16 +128,16 @@ def _powers(place: Place, degree: int) -> nn.Module:
 
 def _odd(kernel: int) -> int:
     if kernel % 2 == 0:
-        raise ConfigError(f"the side of its kernel must be odd, and is {kernel}")
+        raise ConfigError(f"its kernel size must be odd, but is {kernel}")
     return kernel
 
 
 def _same(kernel: int) -> int:
-    """Return the padding that keeps the size; an even kernel has none and makes it smaller."""
+    """Return the padding that keeps the size; zero for an even kernel, which reduces it."""
     return kernel // 2 if kernel % 2 else 0
 
 
-#: What makes a primitive for a place. The last two take the shape of their neighbours on the edge.
+#: Builders of primitives. The last two use the shape of the other primitives of their edge.
 PRIMITIVES: dict[str, Callable[..., nn.Module]] = {
     "linear": _linear,
     "conv": _conv,
@@ -156,14 +156,14 @@ SHAPELESS = ("zero", "constant")
 
 
 def build_primitive(source: Any, place: Place, edge: str) -> nn.Module:
-    """Make a primitive from text or from a list of texts.
+    """Build a primitive from text or from a list of texts.
 
     Parameters
     ----------
     source
-        What the user wrote.
+        Text of the user.
     place
-        What enters it; for ``zero`` and ``constant``, what must leave it.
+        Its input; for ``zero`` and ``constant``, its output.
     edge
         Name of the edge, for messages.
     """
@@ -195,12 +195,12 @@ def _build_step(step: Any, place: Place, edge: str) -> nn.Module:
         return builder(place, **arguments)
     except (ConfigError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"the primitive {short(step)} of edge {edge!r} cannot be made: {error}."
+            f"the primitive {short(step)} of edge {edge!r} cannot be built: {error}."
         ) from None
 
 
 def _bind(call: Call, builder: Callable[..., nn.Module], place: Place) -> dict[str, int]:
-    """Give values to the parameters of a primitive."""
+    """Bind values to the parameters of a primitive."""
     parameters = [
         p
         for name, p in inspect.signature(builder).parameters.items()
@@ -238,7 +238,7 @@ def _size(value: Argument, name: str, primitive: str, place: Place) -> int:
 
 @torch.no_grad()
 def output_shape(module: nn.Module, shape: Sequence[int], what: str) -> tuple[int, ...]:
-    """Return the shape of one row of what a module makes of rows of a shape."""
+    """Return the shape of one output row of a module for input rows of a shape."""
     try:
         return tuple(module.eval()(torch.zeros(2, *shape)).shape[1:])
     except (RuntimeError, ValueError) as error:

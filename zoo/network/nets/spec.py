@@ -1,4 +1,4 @@
-"""What names a network: ``mlp:64-100-10``, ``module:my_net.py:build``, a mapping for a graph."""
+"""Network specifications: ``mlp:64-100-10``, ``module:my_net.py:build``, mappings for graphs."""
 
 import importlib.util
 import inspect
@@ -17,17 +17,17 @@ from zoo.network.nets.mlp import ACTIVATIONS, mlp
 from zoo.network.nets.polynomial import polynomial
 from zoo.parsing.calls import plain_mapping
 
-#: Hidden units of the network that is used when none is asked for.
+#: Hidden units of the default network.
 DEFAULT_HIDDEN = 50
-#: Highest degree of a polynomial; powers of standardised inputs leave the range of numbers soon.
+#: Highest degree of a polynomial; higher powers of standardised inputs overflow.
 MAX_DEGREE = 20
-#: Most nodes of a cell, and most cells.
+#: Largest number of nodes in a cell, and of cells.
 MAX_CELLS = 12
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a network must accept and return."""
+    """Input and output shapes of a network."""
 
     num_inputs: int
     num_outputs: int
@@ -37,9 +37,9 @@ class Shape:
 def spell_out(
     spec: str | Mapping[str, Any], num_inputs: int, num_outputs: int
 ) -> str | dict[str, Any]:
-    """Return the text with its sizes, so that it names the same network for ever.
+    """Return the text with explicit sizes, so that it always names the same network.
 
-    The file of a graph is read: its mapping takes the place of its name.
+    The file of a graph is replaced by its content, a mapping.
     """
     if not isinstance(spec, str):
         return dict(spec)
@@ -73,7 +73,7 @@ def build_net(
     num_outputs: int,
     image_shape: tuple[int, int, int] | None = None,
 ) -> nn.Module:
-    """Build the network that a text names, for given numbers of inputs and outputs.
+    """Build a network from its specification, for given numbers of inputs and outputs.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def build_net(
         or ``module:path.py:function``, which imports the file and calls the function. A mapping
         is a graph, see `zoo.network.nets.graph_spec`.
     num_inputs, num_outputs, image_shape
-        What the data and the likelihood need.
+        Shapes required by the data and the likelihood.
     """
     spelled = spell_out(spec, num_inputs, num_outputs)
     if not isinstance(spelled, str):
@@ -118,7 +118,7 @@ def _mlp(argument: str, shape: Shape) -> nn.Module:
 
 
 def _sizes(text: str) -> list[int]:
-    """Return positive numbers that are joined by '-'; none if the text is anything else."""
+    """Return positive numbers joined by '-', or an empty result for any other text."""
     pieces = text.split("-")
     good = all(p.isascii() and p.isdigit() and len(p) < 8 and int(p) > 0 for p in pieces)
     return [int(piece) for piece in pieces] if good else []
@@ -173,7 +173,7 @@ def _module(argument: str, shape: Shape) -> nn.Module:
     path_text, _, function_name = argument.rpartition(":")
     if not path_text or not function_name:
         raise ConfigError(
-            f"a network of your own is named module:path.py:function. Got 'module:{argument}'."
+            f"a custom network is written module:path.py:function. Got 'module:{argument}'."
         )
     function = _load_function(Path(path_text), function_name)
     wanted = {
@@ -191,7 +191,7 @@ def _module(argument: str, shape: Shape) -> nn.Module:
     ]
     if unknown:
         raise ConfigError(
-            f"the function {function_name!r} may take {', '.join(wanted)}, but it asks for "
+            f"the function {function_name!r} may take {', '.join(wanted)}, but it takes "
             f"{', '.join(unknown)}."
         )
     net = function(**{name: value for name, value in wanted.items() if name in accepted})
@@ -205,7 +205,7 @@ def _module(argument: str, shape: Shape) -> nn.Module:
 
 def _load_function(path: Path, name: str) -> Callable[..., object]:
     if not path.is_file():
-        raise ConfigError(f"there is no file {str(path)!r} to take the network {name!r} from.")
+        raise ConfigError(f"there is no file {str(path)!r} with the network {name!r}.")
     module_spec = importlib.util.spec_from_file_location(f"zoo_user_net_{path.stem}", path)
     if module_spec is None or module_spec.loader is None:
         raise ConfigError(f"the file {str(path)!r} is not a Python module (it must end in .py).")
@@ -240,7 +240,7 @@ NETS: dict[str, Callable[[str, Shape], nn.Module]] = {
     "module": _module,
 }
 
-#: How each network is written.
+#: Notation of each network.
 NETS_HELP: dict[str, str] = {
     "mlp": "mlp:64-100-10",
     "linear": "linear",

@@ -1,1 +1,1 @@
-"""Figures of the report, one file per theme; every one is inline SVG that follows the page."""
+"""Figures of the report, one file per topic, as inline SVG in the colours of the page."""

@@ -1,4 +1,4 @@
-"""Whether predicted probabilities and intervals come true on rows that were not fitted."""
+"""Calibration of predicted probabilities and intervals on held-out rows."""
 
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 
 
 def calibration_pictures(tree: xarray.DataTree) -> list[Picture]:
-    """Draw what the held-out rows allow."""
+    """Draw calibration of probabilities or intervals, depending on the held-out data."""
     classes, intervals = held_out_classes(tree), held_out_draws(tree)
     pictures = []
     if classes is not None:
@@ -48,7 +48,7 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
         axes.set(
             xlabel="confidence", xlim=(min(0.5, middle.min()) - 0.02, 1.02), ylim=(-0.02, 1.02)
         )
-        axes.set_ylabel("share that was right", color=DIM)
+        axes.set_ylabel("accuracy", color=DIM)
         legend_above(axes)
 
     def histogram(axes: "Axes") -> None:
@@ -57,7 +57,7 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
             edges = np.linspace(0, 1, BARS + 1)
         hits, misses = (np.histogram(confidence[side], edges)[0] for side in (right, ~right))
         width = edges[1] - edges[0]
-        axes.bar(edges[:-1], hits, width, align="edge", color=FIT, alpha=0.6, label="right")
+        axes.bar(edges[:-1], hits, width, align="edge", color=FIT, alpha=0.6, label="correct")
         axes.bar(
             edges[:-1], misses, width, align="edge", bottom=hits, label="wrong",
             facecolor="none", edgecolor=TRUTH, hatch="////", lw=1,
@@ -76,14 +76,14 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
             ),
             panel(
                 histogram,
-                alt=f"Histogram of confidences: {int(right.sum())} of {len(y)} rows are right, "
+                alt=f"Histogram of confidences: {int(right.sum())} of {len(y)} rows are correct, "
                 f"the mean confidence is {format_share(float(confidence.mean()))}.",
             ),
         ],
-        "Left: of the rows predicted with a confidence of 80 %, 80 % should be right: points on "
-        "the dashed line. Below it the model is over-confident, above it under-confident; bars are "
-        "95 % intervals, wide where there are few rows. Right: how sure the model is; wrong "
-        "predictions (hatched) should sit on the left.",
+        "Left: of the rows predicted with a confidence of 80 %, 80 % should be correct, so that "
+        "points lie on the dashed line. Below it the model is overconfident, above it "
+        "underconfident; bars are 95 % intervals. Right: distribution of confidences; wrong "
+        "predictions (hatched) should be on the left.",
     )
 
 
@@ -98,7 +98,7 @@ def _pit(pit: Array) -> Picture:
         )  # fmt: skip
         axes.axhline(0, color=TRUTH, ls="--", lw=1.2)
         axes.plot(points, result.ecdf - points, color=FIT, label="held-out rows")
-        axes.set_xlabel("PIT: place of the observation among its predictions")
+        axes.set_xlabel("PIT: quantile of the observation in its prediction")
         axes.set_ylabel("distribution − uniform", color=DIM)
         legend_above(axes)
 
@@ -113,10 +113,10 @@ def _pit(pit: Array) -> Picture:
     ]
     return Picture(
         panels,
-        "Left: the line should stay in the band. Rising above it on the left and falling below on "
-        "the right, predictions are too narrow; the other way round, too wide; all above or "
-        "all below, biased. Right: intervals should hold the share of rows they promise: the solid "
-        "line on the dashed one. Below it intervals are too narrow.",
+        "Left: the line should stay in the band. If it is above on the left and below on the "
+        "right, predictions are too narrow; if the reverse, too wide; if all above or all below, "
+        "biased. Right: the coverage of intervals (solid) should equal their nominal level "
+        "(dashed). Below the dashed line intervals are too narrow.",
     )
 
 
@@ -128,14 +128,14 @@ def _coverage(pit: Array) -> Markup:
 
     def paint(axes: "Axes") -> None:
         axes.fill_between(LEVELS, low, high, color=BAND, alpha=0.3, lw=0, label="95 % by chance")
-        axes.plot([0, 1], [0, 1], color=TRUTH, ls="--", lw=1.2, label="promised")
+        axes.plot([0, 1], [0, 1], color=TRUTH, ls="--", lw=1.2, label="nominal")
         axes.plot(LEVELS, observed, color=FIT, label="held-out rows")
-        axes.set_xlabel("interval")
-        axes.set_ylabel("share of rows inside", color=DIM)
+        axes.set_xlabel("nominal level")
+        axes.set_ylabel("coverage", color=DIM)
         legend_above(axes)
 
     shares = ", ".join(
-        f"{format_share(level)} intervals hold {format_share(float((centred <= level).mean()))}"
+        f"{format_share(level)} intervals cover {format_share(float((centred <= level).mean()))}"
         for level in COVERAGE_LEVELS
     )
     return panel(paint, alt=f"Coverage of predictive intervals: {shares} of the rows.")

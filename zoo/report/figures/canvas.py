@@ -1,8 +1,8 @@
-"""From matplotlib to inline SVG that takes its colours from the page: light, dark and print.
+"""Convert matplotlib figures to inline SVG in the colours of the page: light, dark and print.
 
-A figure is made of panels of one width, which the page lays out side by side where there is room
-and one below the other on a phone. matplotlib draws in the colours of the light page; afterwards
-every colour is replaced by the CSS variable of the same role.
+A figure consists of panels of equal width, which the page places side by side if there is room and
+below each other on a phone. matplotlib draws in the colours of the light page; then every colour
+is replaced by its CSS variable.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from markupsafe import Markup
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Colours by role; the stylesheet holds the variables of the same names.
+#: Colours by role; the stylesheet defines the corresponding variables.
 INK, DIM, GRID = "#1c2431", "#5b6676", "#d9dee6"
 FIT, TRUTH, BAND = "#0b6bcc", "#c4500b", "#8b96a4"
 VARIABLES = {
@@ -35,7 +35,7 @@ VARIABLES = {
 #: Size of a panel in points, 72 to the inch.
 WIDTH, HEIGHT = 420.0, 250.0
 
-#: Longest name that a figure shows.
+#: Longest name shown in a figure.
 MAX_NAME = 28
 
 STYLE: dict[str, Any] = {
@@ -64,7 +64,7 @@ STYLE: dict[str, Any] = {
     "savefig.facecolor": "none",
     "svg.fonttype": "none",
     "svg.hashsalt": "pyro-zoo",
-    # Names of sites and columns may hold dollar signs; they are no formulas.
+    # Dollar signs in names of sites and columns are not formulas.
     "text.parse_math": False,
     "text.color": INK,
     "xtick.color": BAND,
@@ -76,14 +76,14 @@ STYLE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure: panels, and a caption that says what to look for."""
+    """A figure: panels, and a caption that explains how to read them."""
 
     panels: Sequence[Markup]
     caption: str
 
 
 def short(name: str, length: int = MAX_NAME) -> str:
-    """Return a name as it can stand in a figure: one line, visible characters, not too long.
+    """Shorten a name for a figure: one line, visible characters, limited length.
 
     >>> short("a" * 50, 9)
     'aaaa…aaaa'
@@ -96,12 +96,12 @@ def short(name: str, length: int = MAX_NAME) -> str:
 
 
 def _visible(text: str) -> str:
-    """Replace control characters and lone surrogates, which XML cannot hold."""
+    """Replace control characters and lone surrogates, which are invalid in XML."""
     return "".join(c if unicodedata.category(c)[0] != "C" else "\ufffd" for c in text)
 
 
 def legend_above(axes: "Axes") -> None:
-    """Put the legend between title and data, where it hides nothing."""
+    """Place the legend between title and data."""
     axes.legend(
         loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=3, columnspacing=1.4, handlelength=1.6
     )
@@ -113,20 +113,20 @@ def panel(paint: "Callable[[Axes], None]", *, alt: str, height: float = HEIGHT) 
     Parameters
     ----------
     paint
-        Draws on the axes it is given.
+        Function that draws on the given axes.
     alt
-        What the panel shows, for those who do not see it.
+        Text alternative for screen readers.
     height
         In points.
     """
-    # matplotlib takes half a second to import, and most commands draw nothing.
+    # Importing matplotlib takes half a second, and most commands do not plot.
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     content = io.StringIO()
     with rc_context(STYLE), warnings.catch_warnings():
-        # The reader's browser, not matplotlib, chooses the font.
+        # The font is chosen by the browser, not by matplotlib.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
         paint(figure.subplots())
@@ -136,7 +136,7 @@ def panel(paint: "Callable[[Axes], None]", *, alt: str, height: float = HEIGHT) 
 
 
 def _inline(text: str, alt: str) -> Markup:
-    """Turn an SVG document into an element of an HTML page."""
+    """Convert an SVG document to an element of an HTML page."""
     for colour, name in VARIABLES.items():
         text = text.replace(colour, f"var({name})")
     root = ElementTree.fromstring(text)
@@ -153,14 +153,14 @@ def _inline(text: str, alt: str) -> Markup:
             for key, value in element.attrib.items()
         }
         if element.tag == "g" and not element.get("clip-path"):
-            # matplotlib names every group; nothing refers to these names.
+            # matplotlib gives every group an id that is never referenced.
             element.attrib.pop("id", None)
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": _visible(alt)}
     return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
 def _prefixed(key: str, value: str, prefix: str) -> str:
-    """Make names of one figure differ from those of the others on the page."""
+    """Make the ids of a figure unique on the page."""
     if key == "id":
         return prefix + value
     if key == "href":

@@ -1,4 +1,4 @@
-"""Densities of draws, smoothed, of one quantity by several sources."""
+"""Kernel density estimates of one quantity from several sources."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,19 +13,19 @@ from zoo.report.figures.canvas import panel, short
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Points of a density curve; ArviZ takes no fewer than 100.
+#: Points of a density curve, the smallest number that ArviZ accepts.
 POINTS = 100
-#: Draws behind a density curve; more are thinned evenly.
+#: Largest number of draws; more are thinned evenly.
 MAX_DRAWS = 4000
-#: Room left and right of a density, as a part of its width.
+#: Margin left and right of a density, as a fraction of its width.
 MARGIN = 0.08
-#: Fewer draws than this make no curve.
+#: Smallest number of draws for a curve.
 MIN_DRAWS = 5
 
 
 @dataclass(frozen=True)
 class Side:
-    """Draws from one source, and how they are drawn."""
+    """Draws from one source, with their line style."""
 
     label: str
     values: Array
@@ -44,9 +44,9 @@ def thin(values: Array, count: int = MAX_DRAWS) -> Array:
 
 
 def density(values: Array, low: float, high: float) -> tuple[Array, Array] | None:
-    """Return grid and density of draws between two bounds, or None where there is no curve.
+    """Return grid and density of draws between two bounds, or None if there are too few.
 
-    What lies outside counts: the curve holds only the share that lies inside.
+    The curve integrates to the fraction of draws within the bounds.
     """
     inside = values[(values >= low) & (values <= high)]
     if len(inside) < MIN_DRAWS or np.ptp(inside) <= 1e-9 * np.abs(inside).max():
@@ -58,7 +58,7 @@ def density(values: Array, low: float, high: float) -> tuple[Array, Array] | Non
 
 
 def _ends(inside: Array, cut: bool) -> dict[str, Any]:
-    """Let a density run out at both ends, unless draws are cut off there or end at zero."""
+    """Extend a density at both ends, unless draws are clipped there or end at zero."""
     at_zero = inside.min() >= 0 and inside.min() < inside.std()
     if cut or at_zero:
         return {"bound_correction": True}
@@ -69,7 +69,7 @@ def _ends(inside: Array, cut: bool) -> dict[str, Any]:
 
 
 def central_range(values: Array, share: float) -> tuple[float, float]:
-    """Return the interval that holds this share of the values, the same on both sides."""
+    """Return the central interval with this fraction of the values."""
     low, high = np.quantile(values, [(1 - share) / 2, (1 + share) / 2])
     return float(low), float(high)
 
@@ -83,7 +83,7 @@ def density_panel(
     legend: bool = False,
     own_heights: bool = False,
 ) -> Markup:
-    """Draw densities of one quantity over each other, each as high as the others if asked."""
+    """Overlay densities of one quantity, scaled to equal heights with `own_heights`."""
 
     def paint(axes: "Axes") -> None:
         for side in sides:
@@ -104,7 +104,7 @@ def _draw(axes: "Axes", side: Side, bounds: tuple[float, float], own_height: boo
     if curve is not None and own_height:
         curve = curve[0], curve[1] / curve[1].max()
     if curve is None:
-        # All draws are the same number, or none is in sight.
+        # All draws are equal, or none is within the bounds.
         if len(side.values):
             axes.axvline(
                 float(np.median(side.values)), color=side.colour, ls=side.line, label=side.label

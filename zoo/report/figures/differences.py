@@ -11,7 +11,7 @@ from zoo.report.figures.canvas import BAND, FIT, Picture, panel, short
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Runs that are drawn, and others that are named.
+#: Largest number of runs drawn, and of other runs named.
 MAX_RUNS = 40
 MAX_NAMED = 5
 
@@ -22,7 +22,7 @@ def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
     Parameters
     ----------
     score
-        What differs.
+        Name of the score.
     frame
         Columns ``difference`` and ``error``, one row per run.
     """
@@ -31,7 +31,7 @@ def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
     if usable.empty:
         return None
     others = ", ".join(short(str(name)) for name in frame.index[~known][:MAX_NAMED])
-    left_out = f" Not comparable, and not shown: {others}." if others else ""
+    left_out = f" Not shown, because not comparable: {others}." if others else ""
     names = [str(name) for name in usable.index]
     middle = usable["difference"].to_numpy(float)
     error = np.nan_to_num(usable["error"].to_numpy(float))
@@ -45,7 +45,7 @@ def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
         axes.set_yticks(place, [short(name) for name in names])
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.grid(axis="y", visible=False)
-        # Longer than a small pair of axes, so it may go on to the left.
+        # The label may be longer than the axis, so it extends to the left.
         axes.set_xlabel(f"difference of {short(score, 44)}", loc="right")
 
     listed = "; ".join(
@@ -55,6 +55,6 @@ def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
     return Picture(
         [panel(paint, alt=f"Differences of {score}: {listed}.", height=80 + 26 * len(names))],
         f"Difference of {score} to the run at zero, with one (thick) and two (thin) standard "
-        "errors of the difference on the same rows. Bars that cross zero: the data do not tell the "
-        f"runs apart.{left_out}",
+        "errors of the difference on the same rows. If a bar includes zero, the difference is not "
+        f"significant.{left_out}",
     )

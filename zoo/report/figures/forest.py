@@ -1,4 +1,4 @@
-"""Intervals of the parameters a reader can interpret: scalar sites and identified parameters."""
+"""Forest plot of interpretable parameters: scalar sites and identified parameters."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,18 +14,18 @@ from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, legend_above, p
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Rows of a forest plot.
+#: Largest number of rows.
 MAX_ROWS = 24
-#: Parameters whose widths differ by more than this factor get panels of their own.
+#: Parameters whose widths differ by more than this factor get separate panels.
 SCALE_FACTOR = 30.0
 MAX_PANELS = 4
-#: Quantiles of the thin and of the thick line, and the median.
+#: Quantiles of the thin and thick lines, and the median.
 QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One parameter: quantiles, mean and sd of the fit, quantiles of the truth where known."""
+    """One parameter: quantiles, mean and sd of the fit, and quantiles of the truth if known."""
 
     name: str
     fit: Array
@@ -63,11 +63,11 @@ def forest_picture(rows: list[Row], words: str) -> Picture | None:
     with_truth = any(row.truth is not None for row in rows)
     panels = [_forest(part, words) for part in _by_scale(rows)]
     signs = (
-        " An interval across zero (vertical line) leaves the sign open."
+        " If an interval includes zero (vertical line), the sign is uncertain."
         if any(row.fit[0] < 0 for row in rows)
         else ""
     )
-    truth = f" Below each, with squares: {words}; the two should agree." if with_truth else ""
+    truth = f" Squares below: {words}; the two should agree." if with_truth else ""
     return Picture(
         panels,
         "Scalar sites and identified parameters: median (dot), central 50 % (thick) and 95 % "
@@ -91,7 +91,7 @@ def _row(name: str, fit: Array, truth: Array | None) -> Row:
 
 
 def _by_scale(rows: list[Row]) -> list[list[Row]]:
-    """Split rows so that no panel mixes scales that cannot be read side by side."""
+    """Split rows into panels of similar scale."""
     parts: list[list[Row]] = []
     order = sorted(range(len(rows)), key=lambda k: -_extent(rows[k]))
     for k in order:
@@ -131,7 +131,7 @@ def _forest(rows: list[Row], words: str) -> Markup:
         f"({format_number(float(row.fit[0]))} to {format_number(float(row.fit[-1]))})"
         for row in rows[:8]
     )
-    beside = f" beside {words}" if any(row.truth is not None for row in rows) else ""
+    beside = f" of the fit and {words}" if any(row.truth is not None for row in rows) else ""
     alt = f"Forest plot of medians and 95 % intervals{beside}: {described}."
     return panel(paint, alt=alt, height=70 + 26 * len(rows))
 

@@ -1,4 +1,4 @@
-"""The graph of a network whose structure is random: how much weight each primitive has."""
+"""The graph of a network with random structure, with the weights of its primitives."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,19 +12,19 @@ from zoo.report.figures.canvas import BAND, FIT, INK, Picture, panel, short
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Points of the line of a primitive whose weight is one.
+#: Line width, in points, of a primitive with weight one.
 WIDEST = 7.0
-#: Weights below this are drawn as thin dashes, and larger ones by name.
+#: Smaller weights are drawn as thin dashes without a name.
 SMALL = 0.1
-#: Edges that are drawn, and up to which they are labelled.
+#: Largest number of edges drawn, and of edges with labels.
 MAX_EDGES = 200
 MAX_LABELS = 12
-#: Edges with a choice up to which all primitives with some weight are named.
+#: Up to this many edges with a choice, all primitives above `SMALL` are named.
 FEW = 3
 
 
 def graph_picture(edges: Sequence[Mapping[str, Any]]) -> Picture | None:
-    """Draw the edges of a network; None if there are none that can be drawn.
+    """Draw the edges of a network, or return None if there are none.
 
     Parameters
     ----------
@@ -45,14 +45,15 @@ def graph_picture(edges: Sequence[Mapping[str, Any]]) -> Picture | None:
     height = 190 + 22 * min(last, 12)
     return Picture(
         [panel(lambda axes: paint_graph(axes, shown), alt=f"Graph. {listed}.", height=height)],
-        "Vertices hold features, and each line is a primitive on an edge, as wide as its posterior "
-        "weight; dashed ones have next to none. One wide line per edge means that the data have "
-        "chosen; several of one width mean that they cannot tell, or that a mixture is better.",
+        "Vertices hold features. Each line is a primitive on an edge, with a width proportional to "
+        "its posterior weight; dashed lines have almost no weight. One wide line per edge means a "
+        "clear choice; several wide lines mean that the data do not decide, or that a mixture is "
+        "better.",
     )
 
 
 def _is_edge(edge: Any) -> bool:
-    """Tell whether an entry of a tree is what this module draws."""
+    """Return whether an entry of a tree is a valid edge."""
     if not isinstance(edge, Mapping):
         return False
     names, weights = edge.get("primitives"), edge.get("weights")
@@ -72,12 +73,12 @@ def _best(edge: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
-    """Draw a graph on axes: vertices from left to right, the primitives of an edge side by side.
+    """Draw a graph: vertices from left to right, with the primitives of an edge in parallel.
 
     Parameters
     ----------
     axes
-        Where to draw.
+        Axes to draw on.
     edges
         As for `graph_picture`.
     """
@@ -86,7 +87,7 @@ def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
     for edge in edges:
         length = edge["end"] - edge["start"]
         weights = np.asarray(edge["weights"], float)
-        # Longer edges swing further, to alternating sides, so that they do not cover each other.
+        # Longer edges bend further, on alternating sides, to avoid overlaps.
         swing = (1.0 if length % 2 else -1.0) * 0.85 * (length - 1)
         spread = 0.32 if len(weights) > 1 else 0.0
         heights = swing + np.linspace(spread, -spread, len(weights))
@@ -95,11 +96,11 @@ def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
             at = np.linspace(0, 1, 40)
             x, y = edge["start"] + at * length, top * 4 * at * (1 - at)
             _line(axes, x, y, float(weight), is_choice=len(weights) > 1)
-            # Where there are many edges only the largest weight of each has a name.
+            # With many edges only the largest weight of each is labelled.
             named = weight >= SMALL if num_mixed <= FEW else weight == weights.max()
             if len(weights) > 1 and named and num_mixed <= MAX_LABELS:
                 label = short(str(name), 28) if num_mixed <= FEW else short(_brief(name), 18)
-                # Neighbours that are crowded get labels at two heights, away from the vertices.
+                # Crowded neighbours get labels at two heights, away from the vertices.
                 lift = 9 * (edge["start"] % 2) if num_mixed > FEW else 0
                 side = 1 if top >= 0 else -1
                 axes.annotate(
@@ -125,7 +126,7 @@ def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _brief(name: object) -> str:
-    """Return the steps of a primitive without their numbers."""
+    """Return the steps of a primitive without their arguments."""
     return re.sub(r"\([^()]*\)|\s", "", str(name))
 
 

@@ -1,4 +1,4 @@
-"""What the model predicts beside what was observed."""
+"""Comparison of predictions with observations."""
 
 from typing import TYPE_CHECKING
 
@@ -24,18 +24,18 @@ from zoo.report.held_out import Classes, held_out_classes, held_out_draws, train
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Rows drawn with their interval.
+#: Largest number of rows drawn with their interval.
 MAX_ROWS = 120
-#: Replicated data sets drawn over the observed one.
+#: Number of replicated data sets drawn.
 REPLICATIONS = 25
-#: Classes of a confusion matrix; of more, those with the most mistakes are shown.
+#: Largest number of classes in a confusion matrix; those with the most errors are shown.
 MAX_CLASSES = 12
-#: Share of the draws inside a predictive interval.
+#: Probability of a predictive interval.
 INTERVAL = 0.9
 
 
 def prediction_pictures(tree: xarray.DataTree) -> list[Picture]:
-    """Draw predictions of held-out rows, and data drawn from the model beside the training data."""
+    """Draw predictions for held-out rows, and a posterior predictive check on training rows."""
     classes, held_out, training = (
         held_out_classes(tree),
         held_out_draws(tree),
@@ -83,16 +83,15 @@ def _observed_against_predicted(samples: Array, y: Array, words: str) -> Picture
 
     share = format_share(float(inside.mean()))
     promised = format_share(INTERVAL)
-    alt = f"Observed against predicted values of {len(y)} {words}; {share} lie in their interval."
+    alt = f"Predicted over observed values of {len(y)} {words}; {share} lie in their interval."
     return Picture(
         [
             panel(against, alt=alt, height=280),
             panel(residuals, alt=f"Residuals of the same rows. {alt}", height=280),
         ],
         f"Predictive medians of {words} with {promised} intervals ({len(shown)} of {len(y)} rows "
-        f"are drawn). About {promised} of the rows should be dots, inside their interval; {share} "
-        "are. Crosses in one corner, or residuals with a shape, mean that the model misses "
-        "something there.",
+        f"are drawn). About {promised} of the rows should be inside their interval (dots); {share} "
+        "are. Clusters of crosses or a trend in the residuals indicate a misfit.",
     )
 
 
@@ -105,7 +104,7 @@ def _replications(samples: Array, y: Array) -> Picture:
         for k, row in enumerate(chosen):
             curve = density(thin(samples[row]), *bounds)
             if curve is not None:
-                label = None if k else "drawn from the fit"
+                label = None if k else "replicated"
                 axes.plot(*curve, color=FIT, alpha=0.3, lw=0.8, label=label)
         observed = density(thin(y), *bounds)
         if observed is not None:
@@ -116,12 +115,12 @@ def _replications(samples: Array, y: Array) -> Picture:
         if axes.lines:
             legend_above(axes)
 
-    alt = f"Density of {len(y)} observed targets over densities of {len(chosen)} replicated sets."
+    alt = f"Densities of {len(y)} observed targets and of {len(chosen)} replicated data sets."
     return Picture(
         [panel(paint, alt=alt)],
         "Posterior predictive check on the training rows: data sets drawn from the fitted model "
-        "(thin) should look like the observed one (strong). A peak or tail that no thin line has "
-        "is something the model cannot make.",
+        "(thin) should look like the observed one (strong). A peak or tail without thin lines "
+        "indicates a misfit.",
     )
 
 
@@ -152,20 +151,20 @@ def _confusion(classes: Classes) -> Picture:
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.grid(visible=False)
         axes.set_xlabel("predicted class")
-        axes.set_ylabel("right class", color=DIM)
+        axes.set_ylabel("true class", color=DIM)
 
     right = format_share(float((guess == classes.y).mean()))
-    some = f" Of {count} classes the {len(shown)} with the most mistakes are shown."
+    some = f" The {len(shown)} of {count} classes with the most errors are shown."
     return Picture(
         [
             panel(
                 paint,
-                alt=f"Confusion matrix of {len(guess)} held-out rows; {right} are right.",
+                alt=f"Confusion matrix of {len(guess)} held-out rows; {right} are correct.",
                 height=130 + 24 * len(shown),
             )
         ],
-        f"Held-out rows by right and by predicted class; {right} are on the diagonal. Numbers off "
-        "the diagonal are mistakes: a strong colour there is a pair of classes that the model "
+        f"Held-out rows by true and predicted class; {right} are on the diagonal. Numbers off "
+        "the diagonal are errors; a strong colour marks a pair of classes that the model "
         "confuses." + (some if len(shown) < count else ""),
     )
 
@@ -181,17 +180,17 @@ def _frequencies(samples: Array, y: Array, names: list[str] | None) -> Picture:
         place = np.arange(len(labels))
         axes.bar(place, observed, 0.7, color=BAND, alpha=0.35, label="observed")
         axes.vlines(place, low, high, color=FIT, lw=2)
-        axes.plot(place, middle, "o", color=FIT, ms=5, label="drawn from the fit")
+        axes.plot(place, middle, "o", color=FIT, ms=5, label="replicated")
         axes.set_xticks(place, words, rotation=45 if len(labels) > 5 else 0)
-        axes.set_ylabel("share of rows", color=DIM)
+        axes.set_ylabel("frequency", color=DIM)
         axes.grid(axis="x", visible=False)
         legend_above(axes)
 
     return Picture(
-        [panel(paint, alt=f"Shares of {len(labels)} classes, observed and drawn from the fit.")],
-        "Posterior predictive check on the training rows: how often every class is drawn from the "
-        "fitted model (dot, 90 % interval) beside how often it was observed (bar). Intervals that "
-        "miss their bar mean wrong base rates.",
+        [panel(paint, alt=f"Frequencies of {len(labels)} classes, observed and replicated.")],
+        "Posterior predictive check on the training rows: frequencies of classes in data drawn "
+        "from the fitted model (dots with 90 % intervals) and in the observed data (bars). "
+        "An interval that misses its bar means a wrong base rate.",
     )
 
 

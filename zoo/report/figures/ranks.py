@@ -1,4 +1,4 @@
-"""Ranks of simulation-based calibration, as a picture in a file."""
+"""Plot of the ranks of simulation-based calibration."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,18 +13,18 @@ from zoo.report.figures.canvas import BAND, FIT, STYLE, short
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Histograms next to each other.
+#: Histograms per row.
 COLUMNS = 3
 ENDINGS = (".png", ".svg", ".pdf")
 
 
 def save_rank_plot(tests: Mapping[str, RankTest], path: Path) -> None:
-    """Draw a histogram of ranks for each quantity; bars should stay inside the band.
+    """Save a histogram of ranks for each quantity; bars should stay inside the band.
 
-    The band holds 99 % of the counts of a bin when ranks are uniform.
+    The band covers 99 % of the counts of a bin if ranks are uniform.
     """
     if path.suffix not in ENDINGS:
-        raise ConfigError(f"cannot draw to {str(path)!r}. Accepted endings: {', '.join(ENDINGS)}.")
+        raise ConfigError(f"cannot plot to {str(path)!r}. Accepted endings: {', '.join(ENDINGS)}.")
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -22,7 +22,7 @@ from zoo.report.figures.canvas import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Runs that are drawn: colours times dashes.
+#: Largest number of runs drawn: colours times dashes.
 COLOURS = (FIT, TRUTH, INK, BAND)
 DASHES = ("-", "--", ":")
 MAX_RUNS = len(COLOURS) * len(DASHES)
@@ -33,10 +33,10 @@ TITLES = {
     "nll": "negative log-likelihood per row",
 }
 READING = {
-    "accuracy": "A curve that stays high bears the attack; one that falls at once does not.",
-    "rmse": "A curve that stays low bears the attack.",
-    "nll": "Lower is better. One that shoots up belongs to predictions that are wrong and sure of "
-    "it; a fit that doubts what it does not know stays low although its accuracy falls.",
+    "accuracy": "The higher the curve stays, the more robust is the fit.",
+    "rmse": "The lower the curve stays, the more robust is the fit.",
+    "nll": "Lower is better. A steep increase means that predictions are wrong and overconfident; "
+    "a fit with calibrated uncertainty stays low although its accuracy decreases.",
 }
 
 
@@ -46,9 +46,9 @@ def robustness_picture(runs: Mapping[str, Sequence[Curve]], score: str) -> Pictu
     Parameters
     ----------
     runs
-        Curves by the name of the run; the name of a run that is alone is not shown.
+        Curves by name of the run; the name of a single run is not shown.
     score
-        The score that is drawn; other curves are left out.
+        The score to draw; other curves are ignored.
     """
     shown = dict(list(runs.items())[:MAX_RUNS])
     panels = []
@@ -88,7 +88,7 @@ def _panel(attack: str, score: str, lines: Mapping[str, Curve], *, named: bool) 
         title = ATTACKS[attack].capitalize()
         if named:
             legend_above(axes)
-            # The legend stands between the title and the data, in rows of three.
+            # The legend is placed between the title and the data, in rows of three.
             axes.set_title(title, pad=8 + 16 * -(-len(lines) // 3))
         else:
             axes.set_title(title)

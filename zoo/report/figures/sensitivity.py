@@ -1,4 +1,4 @@
-"""Prior and posterior over each other: what the data added."""
+"""Overlaid densities of prior and posterior."""
 
 import numpy as np
 import xarray
@@ -9,9 +9,9 @@ from zoo.diagnostics.reading import Array, labels, variable, variables
 from zoo.report.figures.canvas import BAND, FIT, Picture
 from zoo.report.figures.densities import MIN_DRAWS, Side, central_range, density_panel, thin
 
-#: Sites that are drawn.
+#: Largest number of sites drawn.
 MAX_SITES = 6
-#: Positive sites whose draws differ by more than this factor are drawn by their logarithms.
+#: Positive sites whose draws differ by more than this factor are drawn on a log scale.
 LOG_RATIO = 1000.0
 
 
@@ -30,13 +30,13 @@ def prior_picture(tree: xarray.DataTree) -> Picture | None:
     found.sort(key=lambda row: -row[0])
     panels = [_panel(name, after, *pair) for _, name, after, pair in found[:MAX_SITES]]
     left_out = len(found) - len(panels)
-    some = f" {left_out} sites that changed less are left out." if left_out else ""
+    some = f" {left_out} sites that changed less are not shown." if left_out else ""
     return Picture(
         panels,
-        "Posterior (solid, filled) over prior (dotted). A posterior that equals its prior was not "
-        "informed by the data; one that sits in the tail of its prior disagrees with it. Elements "
-        "of a site are pooled; wide priors are cut off at the edges. Both curves are as high as "
-        f"the panel, so compare places and widths, not heights.{some}",
+        "Posterior (solid, filled) and prior (dotted). If they are equal, the data were not "
+        "informative; if the posterior is in the tail of its prior, prior and data disagree. "
+        "Elements of a site are pooled, and wide priors are clipped. Curves are scaled to the same "
+        f"height, so compare locations and widths.{some}",
     )
 
 
@@ -57,7 +57,7 @@ def _panel(name: str, array: xarray.DataArray, before: Array, after: Array) -> M
     inner, outer = central_range(before, 0.5), central_range(after, 0.99)
     bounds = min(inner[0], outer[0]), max(inner[1], outer[1])
     if not by_logarithm:
-        # A prior many times as wide as the posterior would leave a needle.
+        # With a very wide prior the posterior would be too narrow to see.
         width = max(outer[1] - outer[0], 1e-12)
         bounds = max(bounds[0], outer[0] - 2 * width), min(bounds[1], outer[1] + 2 * width)
     sides = [Side("posterior", after, FIT, filled=True), Side("prior", before, BAND, ":")]
@@ -65,7 +65,7 @@ def _panel(name: str, array: xarray.DataArray, before: Array, after: Array) -> M
 
 
 def _spans_decades(before: Array, after: Array) -> bool:
-    """Tell whether positive draws are of very different sizes."""
+    """Return whether positive draws span several orders of magnitude."""
     both = np.concatenate([before, after])
     if both.min() <= 0:
         return False

@@ -1,4 +1,4 @@
-"""Which groups of weights a compressing method keeps."""
+"""Groups of weights kept by pruning."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ from zoo.report.figures.canvas import BAND, DIM, FIT, TRUTH, Picture, panel, sho
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Layers that are drawn.
+#: Largest number of layers drawn.
 MAX_SLOTS = 30
-#: Layers whose scores are drawn.
+#: Largest number of layers with a plot of scores.
 MAX_SCORES = 6
 #: Points of a curve of scores.
 MAX_POINTS = 400
@@ -42,9 +42,9 @@ def sparsity_pictures(slots: Mapping[str, Mapping[str, Any]]) -> list[Picture]:
         pictures.append(
             Picture(
                 panels,
-                "Scores of the groups of a layer, sorted; groups above the dashed threshold are "
-                "pruned. Two clear levels with a step between them make pruning safe; a smooth "
-                "slope means that the threshold is a choice.",
+                "Sorted scores of the groups of a layer; groups above the dashed threshold are "
+                "pruned. If there is a clear step between two levels, pruning is safe; if the "
+                "slope is smooth, the threshold is arbitrary.",
             )
         )
     return pictures
@@ -73,7 +73,7 @@ def _bars(slots: Mapping[str, Mapping[str, Any]]) -> Picture:
     )
     return Picture(
         [panel(paint, alt=f"Groups kept per layer: {listed}.", height=60 + 28 * len(names))],
-        "Groups of weights kept (filled) per layer. A layer that keeps everything was not "
+        "Groups of weights kept (filled) per layer. A layer that keeps all groups is not "
         "compressed; one that keeps a single group may be a bottleneck.",
     )
 
@@ -92,7 +92,7 @@ def _scores(name: str, slot: Mapping[str, Any]) -> Markup | None:
             axes.axhline(threshold, color=TRUTH, ls="--", lw=1.2)
         axes.set_title(short(name, 44))
         axes.set_xlabel("group, sorted")
-        axes.set_ylabel("score (more: noise)", color=DIM)
+        axes.set_ylabel("score (high: noise)", color=DIM)
 
     return panel(
         paint,

@@ -1,4 +1,4 @@
-"""The ELBO over steps: the whole run, and the part that the convergence check judges."""
+"""The ELBO over steps: the whole run and the window of the convergence check."""
 
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 #: Points of a raw and of a smoothed curve.
 RAW_POINTS, SMOOTH_POINTS = 400, 60
-#: Room above and below the second half of the run, as a multiple of its height.
+#: Margin above and below the second half of the run, as a multiple of its height.
 ROOM = 5.0
-#: Restarts that are drawn.
+#: Largest number of restarts drawn.
 MAX_CHAINS = 6
 
 
@@ -53,11 +53,11 @@ def elbo_picture(tree: xarray.DataTree, findings: list[Finding]) -> Picture | No
     restarts = f" Every line is one of {len(elbos)} restarts." if len(elbos) > 1 else ""
     return Picture(
         [panel(whole, alt=alt), panel(end, alt=f"The last quarter of the same curve. {alt}")],
-        "The ELBO must rise and end flat: the shaded last quarter is what the convergence check "
-        "judges. A slope that is left there means more steps; jumps mean a lower learning rate. "
-        "Faint: single steps, noisy because of mini-batches and sampling; strong: their running "
-        f"mean. Values far from the end are cut off.{restarts} While the KL is phased in, the "
-        "curve shows the objective with its current weight.",
+        "The ELBO should increase and end flat. The convergence check uses the shaded last "
+        "quarter: if the curve still rises there, use more steps; if it jumps, lower the learning "
+        "rate. Faint: single steps, noisy because of mini-batches and sampling; strong: their "
+        f"running mean. Values far from the end are clipped.{restarts} During KL warm-up the curve "
+        "shows the objective with the current weight of the KL.",
     )
 
 
@@ -85,9 +85,9 @@ def _curves(axes: "Axes", elbos: Array, first: int) -> None:
 
 
 def _limits(elbos: Array) -> tuple[float, float]:
-    """Return the part of the scale where the second half of the run is, with room around it.
+    """Return the range of the second half of the run, with a margin.
 
-    The first steps, and those in which the KL is phased in, can be thousands of nats away.
+    The first steps and those of the KL warm-up can be thousands of nats away.
     """
     late = elbos[:, elbos.shape[1] // 2 :]
     late = late[np.isfinite(late)] if np.isfinite(late).any() else elbos[np.isfinite(elbos)]

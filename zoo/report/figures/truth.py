@@ -1,4 +1,4 @@
-"""The fit over the truth: densities where they differ most, and all outputs at once."""
+"""Comparison of fit and truth: densities that differ most, and scatter plots of all outputs."""
 
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,9 @@ from zoo.report.figures.densities import Side, central_range, density_panel, thi
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Panels per kind of quantity.
+#: Largest number of panels per quantity.
 MAX_PANELS = 4
-#: Fewest and most points of a scatter plot.
+#: Smallest and largest number of points of a scatter plot.
 MIN_POINTS, MAX_POINTS = 8, 400
 
 TITLES = {"functions": "output", "log_joint": "log joint", "parameters": "parameter"}
@@ -31,7 +31,7 @@ def truth_pictures(tree: xarray.DataTree, truth: xarray.DataTree, words: str) ->
     tree, truth
         The fit and the truth.
     words
-        What the truth is called in legends.
+        Name of the truth in legends.
     """
     pairs = comparable_pairs(tree, truth)
     pictures = [_scatter(pair, words) for pair in pairs if len(pair.columns) >= MIN_POINTS]
@@ -40,10 +40,10 @@ def truth_pictures(tree: xarray.DataTree, truth: xarray.DataTree, words: str) ->
         pictures.append(
             Picture(
                 panels,
-                f"Draws of the fit (solid, filled) over the truth by {words} (dashed), for the "
+                f"Draws of the fit (solid, filled) and of the truth by {words} (dashed), for the "
                 "quantities that differ most; distances in true standard deviations. The curves "
-                "should coincide. A filled curve that is too narrow is a fit too sure of itself; "
-                "one that sits beside the dashed line is biased.",
+                "should coincide. If the filled curve is too narrow, the fit is overconfident; if "
+                "it is shifted, the fit is biased.",
             )
         )
     return pictures
@@ -86,8 +86,8 @@ def _scatter(pair: Pair, words: str) -> Picture:
         panels,
         f"Every point is one of {len(shown)} "
         f"{'outputs at fixed inputs' if pair.name == 'functions' else 'parameters'}. Points should "
-        "lie on the dashed line. Left: points off the line are biased. Right: points below it have "
-        f"too small an uncertainty; the median ratio of sds is {format_number(ratio)}.",
+        "lie on the dashed line. Left: points off the line are biased. Right: for points below the "
+        f"line the uncertainty is too small; the median ratio of sds is {format_number(ratio)}.",
     )
 
 
@@ -104,5 +104,5 @@ def _diagonal(fit: Array, truth: Array, title: str, words: str) -> Markup:
 
     largest = format_number(float(np.abs(fit - truth).max()))
     return panel(
-        paint, alt=f"{title}, fit against truth; the largest difference is {largest}.", height=280
+        paint, alt=f"{title}, fit over truth; the largest difference is {largest}.", height=280
     )

@@ -10,7 +10,7 @@ for (const table of document.querySelectorAll("table[data-sortable]")) {
   };
   const compare = (a, b, sign) => {
     if (typeof a === "string") return sign * a.localeCompare(b, undefined, { numeric: true });
-    // What is missing stays at the end, whichever way the others are sorted.
+    // Missing values stay at the end in both sort directions.
     if (Number.isNaN(a) || Number.isNaN(b)) return Number.isNaN(a) - Number.isNaN(b);
     return a === b ? 0 : sign * (a < b ? -1 : 1);
   };
