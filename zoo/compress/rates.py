@@ -5,13 +5,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from zoo.compress.graph import Graph
+from zoo.compress.graph import LayerGraph
 from zoo.compress.packing import Packed
-from zoo.compress.quantizing import FLOAT_BITS, Quantized
+from zoo.compress.rounding import FLOAT_BITS, RoundedNetwork
 
 
 def rates(
-    net: nn.Module, smaller: Graph, quantized: Quantized, packed: Mapping[str, Packed]
+    net: nn.Module, smaller: LayerGraph, rounded: RoundedNetwork, packed: Mapping[str, Packed]
 ) -> dict[str, float]:
     """Return by which factor the weights became smaller; biases are never counted.
 
@@ -26,16 +26,15 @@ def rates(
         The original network.
     smaller
         What is left after pruning, not rounded.
-    quantized, packed
+    rounded, packed
         The same rounded, and how its tensors are stored.
     """
     original = sum(p.numel() for p in net.parameters() if p.dim() > 1)
     present = sum(int(node.weight.count_nonzero()) for node in smaller.weighted())
     fast = sum(
-        node.weight.numel() * quantized.counted_bits(node.name)
-        for node in quantized.graph.weighted()
+        node.weight.numel() * rounded.counted_bits(node.name) for node in rounded.graph.weighted()
     )
-    stored = sum(8 * packed[f"{n.name}.weight"].num_bytes for n in quantized.graph.weighted())
+    stored = sum(8 * packed[f"{n.name}.weight"].num_bytes for n in rounded.graph.weighted())
     total = FLOAT_BITS * original
     return {
         "weights_left_percent": 100.0 * present / original,
@@ -51,19 +50,19 @@ def _float_bits(weight: Tensor) -> int:
 
 
 def layer_rows(
-    full: Graph, quantized: Quantized, packed: Mapping[str, Packed]
+    full: LayerGraph, rounded: RoundedNetwork, packed: Mapping[str, Packed]
 ) -> list[dict[str, Any]]:
     """Return for every layer its shape before and after, its bits and its bytes."""
     return [
         {
             "layer": node.name,
-            "original": list(full.nodes[node.name].weight.shape),
+            "original": list(full[node.name].weight.shape),
             "smaller": list(node.weight.shape),
             "nonzero": int(node.weight.count_nonzero()),
-            "significand_bits": quantized.bits.get(node.name),
-            "counted_bits": quantized.counted_bits(node.name),
+            "significand_bits": rounded.bits.get(node.name),
+            "counted_bits": rounded.counted_bits(node.name),
             "coding": packed[f"{node.name}.weight"].entry["coding"],
             "bytes": packed[f"{node.name}.weight"].num_bytes,
         }
-        for node in quantized.graph.weighted()
+        for node in rounded.graph.weighted()
     ]
