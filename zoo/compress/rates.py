@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from zoo.compress.graph import LayerGraph
+from zoo.compress.graph import LayerGraph, LayerNode
 from zoo.compress.packing import Packed
 from zoo.compress.rounding import FLOAT_BITS, RoundedNetwork
 
@@ -17,8 +17,8 @@ def rates(
 
     ``pruning``: 32-bit weights of the original over 32-bit weights of the smaller network; a layer
     that still has zeros may leave them out and pay one bit per position. ``fast_prediction``: every
-    weight of the rounded network, zeros included, with the bits of its layer. ``maximum``: the
-    bytes of the weights in the file.
+    weight of the rounded network, zeros included, with the bits of its layer, and the code books.
+    ``maximum``: the bytes of the weights in the file.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ def rates(
     """
     original = sum(p.numel() for p in net.parameters() if p.dim() > 1)
     present = sum(int(node.weight.count_nonzero()) for node in smaller.weighted())
-    fast = sum(
-        node.weight.numel() * rounded.counted_bits(node.name) for node in rounded.graph.weighted()
-    )
+    counted = [_counted_bits(node, rounded, packed) for node in rounded.graph.weighted()]
+    sizes = [node.weight.numel() for node in rounded.graph.weighted()]
+    fast = sum(size * bits + book for size, (bits, book) in zip(sizes, counted, strict=True))
     stored = sum(8 * packed[f"{n.name}.weight"].num_bytes for n in rounded.graph.weighted())
     total = FLOAT_BITS * original
     return {
@@ -42,6 +42,21 @@ def rates(
         "fast_prediction": total / fast,
         "maximum": total / stored,
     }
+
+
+def _counted_bits(
+    node: LayerNode, rounded: RoundedNetwork, packed: Mapping[str, Packed]
+) -> tuple[int, int]:
+    """Return the bits of one weight of a layer, and those of its code book.
+
+    A layer on no grid that is stored as numbers of code words needs the bits of such a number; zero
+    is a word like the others.
+    """
+    coding = packed[f"{node.name}.weight"].entry["coding"]
+    if node.name in rounded.bits or coding != "codebook":
+        return rounded.counted_bits(node.name), 0
+    num_words = len(node.weight.float().unique())
+    return max(1, (num_words - 1).bit_length()), FLOAT_BITS * num_words
 
 
 def _float_bits(weight: Tensor) -> int:
@@ -60,7 +75,7 @@ def layer_rows(
             "smaller": list(node.weight.shape),
             "nonzero": int(node.weight.count_nonzero()),
             "significand_bits": rounded.bits.get(node.name),
-            "counted_bits": rounded.counted_bits(node.name),
+            "counted_bits": _counted_bits(node, rounded, packed)[0],
             "coding": packed[f"{node.name}.weight"].entry["coding"],
             "bytes": packed[f"{node.name}.weight"].num_bytes,
         }

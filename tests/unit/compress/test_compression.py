@@ -11,7 +11,8 @@ from torch import nn
 import zoo
 from zoo.compress import costs
 from zoo.compress.compression import compress_fit
-from zoo.compress.rates import rates
+from zoo.compress.packing import Packed, pack
+from zoo.compress.rates import layer_rows, rates
 from zoo.compress.rounding import round_weights
 from zoo.compress.shrink import shrink
 from zoo.compress.tracing import trace
@@ -239,13 +240,41 @@ def test_zeros_inside_a_layer_pay_a_bit_per_position():
     net, graph = graph_of([weight])
     small = shrink(graph)
     left = int(weight.count_nonzero())
-    found = rates(net, small, round_weights(small, "off"), {"0.weight": _Fake()})
+    found = rates(net, small, round_weights(small, "off"), {"0.weight": pack(small["0"].weight)})
     assert found["pruning"] == pytest.approx(32 * 64 / (32 * left + 64))
     assert found["fast_prediction"] == 1.0
 
 
-class _Fake:
-    num_bytes = 1
+@pytest.mark.parametrize("num_bytes", [1, 5, 16])
+def test_maximum_compression_counts_eight_bits_per_byte_of_the_file(num_bytes):
+    net, graph = graph_of([torch.randn(4, 8)])
+    stored = {"0.weight": Packed({"coding": "raw"}, torch.zeros(num_bytes, dtype=torch.uint8))}
+    found = rates(net, graph, round_weights(graph, "off"), stored)
+    assert found["maximum"] == 32 * 32 / (8 * num_bytes)
+
+
+def test_code_book_is_part_of_the_maximum():
+    net, graph = graph_of([torch.randn(4, 8)])
+    book = {"codebook": torch.zeros(3)}
+    stored = {"0.weight": Packed({"coding": "codebook"}, torch.zeros(8, dtype=torch.uint8), book)}
+    found = rates(net, graph, round_weights(graph, "off"), stored)
+    assert found["maximum"] == 32 * 32 / (8 * 8 + 3 * 32)
+
+
+@pytest.mark.parametrize(
+    ("words", "bits"), [((-0.5, 0.5), 1), ((-0.5, 0.0, 0.5), 2), ((-0.5, 0.0, 0.25, 0.5, 1.0), 3)]
+)
+def test_weights_on_a_code_book_count_the_bits_of_a_word(words, bits):
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(len(words), (32, 32), generator=generator)
+    net, graph = graph_of([torch.tensor(words)[codes]])
+    packed = {"0.weight": pack(graph["0"].weight)}
+    assert packed["0.weight"].entry["coding"] == "codebook"
+    off = round_weights(graph, "off")
+    found = rates(net, graph, off, packed)
+    size = 32 * 32
+    assert found["fast_prediction"] == 32 * size / (bits * size + 32 * len(words))
+    assert layer_rows(graph, off, packed)[0]["counted_bits"] == bits
 
 
 def test_bits_are_added_until_rounding_is_good_enough():
