@@ -88,18 +88,18 @@ class Network(nn.Module):
             raise NetworkFileError(f"a network has 1 to {MAX_NODES} nodes. Got {_short(nodes)}.")
         self.operations = nn.ModuleList()
         self.sources: dict[str, list[str]] = {}
+        unused = dict(tensors)
         for node in nodes:
-            self._add(node, tensors)
-        unused = sorted(set(tensors) - {f"{n}.{key}" for n, key in _used(nodes)})
+            self._add(node, unused)
         if unused:
-            raise NetworkFileError(f"no node uses the tensor {_short(unused[0])}.")
+            raise NetworkFileError(f"no node uses the tensor {_short(min(unused))}.")
         output = description.get("output")
         if not isinstance(output, str) or output not in self.sources:
             raise NetworkFileError(f"the output {_short(output)} is not a node.")
         self.output = output
         self._last_use = {name: end for end, used in self.sources.items() for name in used}
 
-    def _add(self, node: Any, tensors: Mapping[str, Tensor]) -> None:
+    def _add(self, node: Any, tensors: dict[str, Tensor]) -> None:
         if not isinstance(node, dict):
             raise NetworkFileError(f"a node is a mapping. Got {_short(node)}.")
         name, op, sources = node.get("name"), node.get("op"), node.get("inputs")
@@ -330,8 +330,8 @@ class Operation:
     num_inputs: int | None = 1
     is_elementwise: bool = False
 
-    def build(self, name: str, node: Values, tensors: Mapping[str, Tensor]) -> nn.Module:
-        """Return the module of a node."""
+    def build(self, name: str, node: Values, tensors: dict[str, Tensor]) -> nn.Module:
+        """Return the module of a node, and take its tensors away."""
         given = {key: node[key] for key in node if key not in ("name", "op", "inputs")}
         if set(given) != set(self.arguments):
             raise NetworkFileError(
@@ -343,7 +343,7 @@ class Operation:
             for key, check in self.arguments.items()
         }
         for key in (*self.tensors, *self.optional):
-            values[key] = tensors.get(f"{name}.{key}")
+            values[key] = tensors.pop(f"{name}.{key}", None)
             if values[key] is None and key not in self.optional:
                 raise NetworkFileError(f"node {name!r} lacks its tensor {key!r}.")
         try:
@@ -398,13 +398,6 @@ OPERATIONS: dict[str, Operation] = {
     "softmax": Operation(F.softmax, {"dim": _integer}),
     "log_softmax": Operation(F.log_softmax, {"dim": _integer}),
 }
-
-
-def _used(nodes: Sequence[Values]) -> Iterator[tuple[str, str]]:
-    for node in nodes:
-        operation = OPERATIONS[node["op"]]
-        for key in (*operation.tensors, *operation.optional):
-            yield node["name"], key
 
 
 # ---------------------------------------------------------------------- files

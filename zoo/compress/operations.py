@@ -214,9 +214,14 @@ def _window(value: Any, shape: Shape) -> list[int]:
     return numbers * (len(shape) - 1) if len(numbers) == 1 else numbers
 
 
-#: Handlers by the name of the operation in torch; one in place has the same.
+def find_handler(kind: str) -> Handler | None:
+    """Return what handles an operation of torch; one in place has the same name."""
+    is_elementwise = kind in OPERATIONS and OPERATIONS[kind].is_elementwise
+    return _elementwise(kind) if is_elementwise else HANDLERS.get(kind)
+
+
+#: Handlers of operations that are not elementwise, by their names in torch.
 HANDLERS: dict[str, Handler] = {
-    **{op: _elementwise(op) for op, known in OPERATIONS.items() if known.is_elementwise},
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _identity),
     **dict.fromkeys(("detach", "alias", "clone", "contiguous", "to", "_to_copy"), _identity),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _conv),

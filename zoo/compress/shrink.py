@@ -18,10 +18,9 @@ from zoo.compress.folding import fold_affines
 from zoo.compress.graph import LayerGraph, LayerNode
 from zoo.compress.loader import OPERATIONS
 
-#: Operations whose unit `i` depends on unit `i` of each input and on nothing else.
-UNITWISE = {"affine", "max_pool", "avg_pool", "add", "mul"} | {
-    op for op, operation in OPERATIONS.items() if operation.is_elementwise
-}
+#: Operations whose unit `i` depends on unit `i` of each input and on nothing else, beside
+#: elementwise ones.
+UNITWISE = ("affine", "max_pool", "avg_pool", "add", "mul")
 
 Keep = dict[LayerNode, Tensor]
 
@@ -47,7 +46,8 @@ def _is_unitwise(node: LayerNode) -> bool:
         source.shape[:1] == node.shape[:1] and len(source.shape) == len(node.shape)
         for source in node.inputs
     )
-    return node.is_depthwise or (node.op in UNITWISE and same)
+    is_unitwise = node.op in UNITWISE or OPERATIONS[node.op].is_elementwise
+    return node.is_depthwise or (is_unitwise and same)
 
 
 def _is_opaque(node: LayerNode) -> bool:

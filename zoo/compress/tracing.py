@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoo.compress.graph import LayerGraph, LayerNode
-from zoo.compress.operations import HANDLERS
+from zoo.compress.operations import find_handler
 from zoo.compress.reading import GraphBuilder, unsupported
 from zoo.errors import CompressionError
 
@@ -105,8 +105,8 @@ class _Reader(fx.Interpreter):
         target: Any = n.target
         packet = getattr(target, "overloadpacket", None)
         kind = "" if packet is None else packet.__name__.rstrip("_")
-        meta = n.meta.get("tensor_meta")
-        if kind not in HANDLERS or meta is None:
+        handler, meta = find_handler(kind), n.meta.get("tensor_meta")
+        if handler is None or meta is None:
             raise unsupported(f"the operation {target}")
         if len(meta.shape) < 2 or meta.shape[0] != TRACED_ROWS:
             raise unsupported(f"{kind} that mixes rows or takes the last dimension of a row away")
@@ -114,4 +114,4 @@ class _Reader(fx.Interpreter):
         schema = target._schema.arguments
         arguments = {a.name: a.default_value for a in schema if a.has_default_value()}
         arguments |= {a.name: value for a, value in zip(schema, positional, strict=False)}
-        return HANDLERS[kind](self.builder, arguments | keywords, tuple(meta.shape[1:]))
+        return handler(self.builder, arguments | keywords, tuple(meta.shape[1:]))

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -6,9 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.unit.compress.architectures import ARCHITECTURES, build, masked_values
+from zoo.compress import loader, onnx_export
 from zoo.compress.onnx_export import onnx_model, write_onnx
 from zoo.compress.shrink import shrink
 from zoo.compress.tracing import trace
+from zoo.compress.writing import write_network
+from zoo.errors import CompressionError
 
 
 def run_onnx(model, x):
@@ -61,6 +66,46 @@ def test_every_operation_is_exported(function):
     values = {name: p.detach() for name, p in net.named_parameters()}
     graph = trace(lambda v, x: torch.func.functional_call(net, v, (x,)), values, (4,))
     assert_same(graph, (4,))
+
+
+def test_elementwise_operation_needs_one_line_of_the_table(tmp_path, monkeypatch):
+    net = nn.Sequential(nn.Linear(4, 6), nn.Hardshrink(0.3), nn.Linear(6, 2)).double()
+    with torch.no_grad():
+        net[0].weight[1] = 0
+        net[0].bias[1] = 0.7
+    values = {name: p.detach() for name, p in net.named_parameters()}
+
+    def traced():
+        return trace(lambda v, x: torch.func.functional_call(net, v, (x,)), values, (4,))
+
+    with pytest.raises(CompressionError, match="hardshrink"):
+        traced()
+    line = loader._elementwise(F.hardshrink, lambd=loader._number)
+    monkeypatch.setitem(loader.OPERATIONS, "hardshrink", line)
+    small = shrink(traced())
+    assert small["0"].weight.shape == (5, 4)
+    assert_same(small, (4,))
+    write_network(small, {}, tmp_path)
+    x = torch.randn(5, 4)
+    wanted = net(x.double()).float()
+    torch.testing.assert_close(loader.load(tmp_path)(x), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_file_tells_nothing_of_the_machine_it_was_made_on(tmp_path):
+    net, forward, shape = build("residual")
+    values = {name: p.detach() for name, p in net.named_parameters()}
+    written = write_onnx(trace(forward, values, shape), tmp_path).read_bytes()
+    for place in (b"loader.py", b"site-packages", str(Path(torch.__file__).parent).encode()):
+        assert place not in written
+
+
+def test_missing_packages_are_named(monkeypatch):
+    net, forward, shape = build("mlp")
+    values = {name: p.detach() for name, p in net.named_parameters()}
+    graph = trace(forward, values, shape)
+    monkeypatch.setattr(onnx_export.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(CompressionError, match=r"needs the package onnx: pip install .*\[onnx\]"):
+        onnx_model(graph)
 
 
 def test_file_is_read_by_onnxruntime(tmp_path):
