@@ -1,8 +1,8 @@
 """Units that are the same number whatever the rows are.
 
 A unit whose incoming weights are all zero emits its bias, through whatever activation follows. What
-it contributes to the layers that read it is added to their biases, after which nobody listens to it
-any more.
+it contributes to the layers that read it is added to their biases, after which they no longer need
+it.
 """
 
 from dataclasses import dataclass
@@ -61,9 +61,9 @@ def _constants(node: LayerNode, inputs: list[Constants]) -> Constants | None:
     if node.mixes_units:
         return _absorb(node, first)
     if node.is_depthwise:
-        silent = ~node.weight.flatten(1).any(1)
+        without_inputs = ~node.weight.flatten(1).any(1)
         value = node.weight.flatten(1).sum(1) * first.value + node.bias()
-        return Constants.where(first.seen_by(node) | silent, value)
+        return Constants.where(first.seen_by(node) | without_inputs, value)
     if OPERATIONS[node.op].is_elementwise:
         value = OPERATIONS[node.op].function(first.value, **node.arguments)
         return Constants.where(first.known, value)
@@ -93,8 +93,8 @@ def _absorb(node: LayerNode, inputs: Constants) -> Constants:
         add_constant_inputs(node, torch.where(absorbed, inputs.value, 0.0))
         shape = (1, -1, *(1 for _ in node.weight.shape[2:]))
         node.tensors["weight"] = node.weight.masked_fill(absorbed.reshape(shape), 0.0)
-    silent = ~node.weight.flatten(1).any(1)
-    return Constants.where(silent, node.bias())
+    without_inputs = ~node.weight.flatten(1).any(1)
+    return Constants.where(without_inputs, node.bias())
 
 
 def _pair(op: str, first: Constants, second: Constants) -> Constants:

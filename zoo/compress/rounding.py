@@ -56,7 +56,7 @@ def round_weights(
 ) -> RoundedNetwork:
     """Round the weights of every layer that has a posterior.
 
-    Weights that are rounded to zero can leave more units without a voice, which are then removed.
+    Rounding to zero can leave units without outgoing weights; they are removed as well.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Physically smaller networks: units that are constant or that nobody listens to are removed.
+"""Physically smaller networks: units that are constant or unused are removed.
 
 Whether a unit can go is read off the weights alone. Masks set weights to zero; a unit whose
 incoming weights are zero is constant and moves into the next biases (`zoo.compress.constants`); a
-unit whose outgoing weights are zero is not heard. Operations that act on units one by one, and sums
+unit whose outgoing weights are zero is unused. Operations that act on units one by one, and sums
 of several branches, must keep the same units on all sides: they share one mask. So removing a unit
 takes its incoming and outgoing weights with it, through flattening, normalisation, pooling and
 residual sums, and the smaller network computes the same numbers.
@@ -123,8 +123,8 @@ def _demand_inputs(node: LayerNode, masks: _Masks) -> bool:
         return False
     if node.has_weight:
         num_in = node.weight.shape[1]
-        heard = node.weight[keep].transpose(0, 1).reshape(num_in, -1).any(1)
-        return masks.demand(node.source, heard)
+        used = node.weight[keep].transpose(0, 1).reshape(num_in, -1).any(1)
+        return masks.demand(node.source, used)
     if node.op == "select":
         return masks.demand(node.source, _placed(node.tensors["keep"], keep))
     if node.op == "concat":
