@@ -60,7 +60,7 @@ def trace(forward: Forward, values: Mapping[str, Tensor], row_shape: Sequence[in
         ) from None
     builder = GraphBuilder(row_shape, values)
     graph = builder.graph
-    output = _Reader(recorded, builder).run(*values.values(), graph.input)
+    output = _GraphReader(recorded, builder).run(*values.values(), graph.input)
     if not isinstance(output, LayerNode) or output is graph.input:
         raise CompressionError("the network does not return a tensor made from its rows.")
     graph.output = output
@@ -90,7 +90,7 @@ def _compare(graph: LayerGraph, forward: Callable[[Tensor], Tensor], rows: Tenso
         )
 
 
-class _Reader(fx.Interpreter):
+class _GraphReader(fx.Interpreter):
     """Runs a recorded network, with nodes in place of values that depend on the rows."""
 
     def __init__(self, recorded: fx.GraphModule, builder: GraphBuilder) -> None:
