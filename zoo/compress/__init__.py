@@ -12,33 +12,13 @@ if TYPE_CHECKING:
     from zoo.compress.compression import Compression, compress_fit
     from zoo.compress.loader import Network
 
-__all__ = [
-    "Compression",
-    "Network",
-    "compress_fit",
-    "load",
-]
+__all__ = ["Compression", "Network", "compress_fit", "load"]
 
-_HOMES = {
-    "Compression": "compression",
-    "Network": "loader",
-    "compress_fit": "compression",
-}
+_HOMES = {"Compression": "compression", "Network": "loader", "compress_fit": "compression"}
 
 
 def load(path: str | Path) -> "Network":
-    """Load a compressed network as a torch module.
-
-    Parameters
-    ----------
-    path
-        The directory with ``network.json`` and ``network.safetensors``, or the JSON file itself.
-
-    Raises
-    ------
-    CompressionError
-        If the files are missing, damaged, or describe no network.
-    """
+    """Load a compressed network as `zoo.compress.loader.load` does; raise `CompressionError`."""
     from zoo.compress import loader
     from zoo.errors import CompressionError
 

@@ -29,7 +29,7 @@ Cost = Callable[[Mapping[str, SlotGroups]], float]
 
 
 @dataclass(frozen=True)
-class Choice:
+class PruningChoice:
     """Which groups are pruned, and by which rule."""
 
     rule: Literal["default", "threshold", "tolerance"]
@@ -50,7 +50,7 @@ class Choice:
 
 def choose_by_threshold(
     model: BNN, guide: Guide, x: Tensor, threshold: float | Mapping[str, float]
-) -> Choice:
+) -> PruningChoice:
     """Prune groups whose score is above a number, the same for all slots or by slot pattern."""
     groups = _Groups(model, guide, x)
     if not isinstance(threshold, Mapping):
@@ -60,12 +60,12 @@ def choose_by_threshold(
     for name, value in wanted.items():
         if np.isnan(value):
             raise CompressionError(f"the threshold of {name!r} must be a number. Got {value}.")
-    return Choice("threshold", groups.view(groups.nothing | wanted))
+    return PruningChoice("threshold", groups.view(groups.nothing | wanted))
 
 
 def choose_by_tolerance(
     model: BNN, guide: Guide, x: Tensor, tolerance: float, cost: Cost
-) -> Choice:
+) -> PruningChoice:
     """Prune as much as the tolerance allows.
 
     First all slots together move from "nothing" through the method's own thresholds to "all but the
@@ -93,7 +93,7 @@ def choose_by_tolerance(
     found = _furthest(groups.between, is_good, groups.nothing)
     for name in sorted(groups.names, key=lambda name: -model.slots[name].value.numel()):
         found = _furthest(partial(groups.lowered, found, name), is_good, found)
-    return Choice("tolerance", groups.view(found))
+    return PruningChoice("tolerance", groups.view(found))
 
 
 def _furthest(

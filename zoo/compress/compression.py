@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from zoo.compress import costs
 from zoo.compress.bits import RULES, Rule
-from zoo.compress.choice import Choice, choose_by_threshold, choose_by_tolerance
+from zoo.compress.choice import PruningChoice, choose_by_threshold, choose_by_tolerance
 from zoo.compress.folding import fold_affines
-from zoo.compress.graph import Graph
+from zoo.compress.graph import LayerGraph
 from zoo.compress.loader import Network, load
 from zoo.compress.onnx_export import ONNX_FILE, write_onnx
-from zoo.compress.quantizing import Quantized, quantize
 from zoo.compress.rates import layer_rows, rates
+from zoo.compress.rounding import RoundedNetwork, round_weights
 from zoo.compress.shrink import shrink
 from zoo.compress.summary import summary_text
 from zoo.compress.tracing import trace
@@ -60,7 +60,7 @@ class Compression:
         The smaller network, a torch module with posterior means, rounded and packed.
     choice
         Which groups were pruned, and by which rule.
-    quantized
+    rounded
         The network as a graph, with the bits of every layer.
     summary
         Everything that was measured, as plain types: the content of ``compression.json``.
@@ -69,8 +69,8 @@ class Compression:
     """
 
     network: Network
-    choice: Choice
-    quantized: Quantized
+    choice: PruningChoice
+    rounded: RoundedNetwork
     summary: dict[str, Any]
     metadata: dict[str, Any]
 
@@ -86,9 +86,9 @@ class Compression:
         """
         path = Path(directory)
         (path / ONNX_FILE).unlink(missing_ok=True)  # one from before would be another network
-        write_network(self.quantized.graph, self.quantized.bits, path, **self.metadata)
+        write_network(self.rounded.graph, self.rounded.bits, path, **self.metadata)
         if onnx:
-            write_onnx(self.quantized.graph, path)
+            write_onnx(self.rounded.graph, path)
         return path
 
     def table(self) -> str:
@@ -138,8 +138,8 @@ def compress_fit(
     work = _Work(fitted, dataset, validation)
     choice = work.choose(threshold, tolerance)
     full, smaller = work.graph({}), shrink(work.graph(choice.view.groups))
-    quantized = quantize(smaller, bits, is_good=work.judge(smaller, tolerance))
-    return work.measured(choice, full, smaller, quantized, posterior_scores)
+    rounded = round_weights(smaller, bits, is_good=work.judge(smaller, tolerance))
+    return work.measured(choice, full, smaller, rounded, posterior_scores)
 
 
 class _Work:
@@ -170,7 +170,7 @@ class _Work:
         buffers = statistics_of_draws(self.model, {n: v[None] for n, v in means.items()}, rows)
         return means | {name: value[0] for name, value in buffers.items()}
 
-    def graph(self, groups: Mapping[str, SlotGroups]) -> Graph:
+    def graph(self, groups: Mapping[str, SlotGroups]) -> LayerGraph:
         """Return the network of means as a graph, with variances where they are known."""
         values = self.values(groups)
         shape = self.fitted.schema.input_shape
@@ -214,7 +214,7 @@ class _Work:
 
     def choose(
         self, threshold: float | Mapping[str, float] | None, tolerance: float | None
-    ) -> Choice:
+    ) -> PruningChoice:
         """Decide which groups go."""
         model, guide = self.fitted.assembly.model, self.fitted.assembly.guide
         few = torch.as_tensor(
@@ -225,9 +225,9 @@ class _Work:
         if tolerance is not None:
             share = PRUNING_SHARE * tolerance
             return choose_by_tolerance(model, guide, few, share, self.masked_nll)
-        return Choice("default", self.fitted.groups(self.dataset))
+        return PruningChoice("default", self.fitted.groups(self.dataset))
 
-    def judge(self, smaller: Graph, tolerance: float | None) -> Any:
+    def judge(self, smaller: LayerGraph, tolerance: float | None) -> Any:
         """Return what tells whether a rounded network is good enough."""
         if tolerance is None:
             nll = self.network_scores(smaller.network(), self.x, self.y)["nll"]
@@ -235,39 +235,39 @@ class _Work:
         else:
             limit = self.masked_nll({}) + tolerance
 
-        def is_good(graph: Graph) -> bool:
+        def is_good(graph: LayerGraph) -> bool:
             return self.network_scores(graph.network(), self.x, self.y)["nll"] <= limit
 
         return is_good
 
     def measured(
         self,
-        choice: Choice,
-        full: Graph,
-        smaller: Graph,
-        quantized: Quantized,
+        choice: PruningChoice,
+        full: LayerGraph,
+        smaller: LayerGraph,
+        rounded: RoundedNetwork,
         posterior_scores: Mapping[str, float] | None,
     ) -> Compression:
         """Write the network, load it again, and measure what was loaded."""
         metadata = self.metadata()
         with tempfile.TemporaryDirectory() as directory:
-            packed = write_network(quantized.graph, quantized.bits, Path(directory), **metadata)
+            packed = write_network(rounded.graph, rounded.bits, Path(directory), **metadata)
             network = load(directory)
             num_bytes = sum(file.stat().st_size for file in Path(directory).iterdir())
         test = (self.dataset.X_test, self.dataset.y_test)
         unpruned = copy.deepcopy(full)
         fold_affines(unpruned)  # so that folding is not counted as a gain of pruning
         before, after = unpruned.network(torch.float32), smaller.network(torch.float32)
-        latency = costs.measure_latency({"before": before, "after": network}, full.input_shape)
+        latency = costs.measure_latency({"before": before, "after": network}, full.input.shape)
         if posterior_scores is None and len(test[0]):
             posterior_scores = self.fitted.posterior_scores(*test)
         summary = {
             "format": 1,
             "choice": choice.to_dict(),
             "validation": {"rows": len(self.x), "held_out": self.is_held_out},
-            "bits": quantized.to_dict(),
-            "layers": layer_rows(full, quantized, packed),
-            "rates": rates(self.model.net, smaller, quantized, packed),
+            "bits": rounded.to_dict(),
+            "layers": layer_rows(full, rounded, packed),
+            "rates": rates(self.model.net, smaller, rounded, packed),
             "original": {
                 **_sizes(full),
                 "parameters": sum(p.numel() for p in self.model.net.parameters()),
@@ -277,7 +277,7 @@ class _Work:
             },
             "smaller": {**_sizes(smaller), "test": self.network_scores(after, *test)},
             "packed": {
-                **_sizes(quantized.graph),
+                **_sizes(rounded.graph),
                 "bytes": num_bytes,
                 "latency_ms": latency["after"],
                 "test": self.network_scores(network, *test),
@@ -288,7 +288,7 @@ class _Work:
         }
         if "complexity" in metadata:
             summary["complexity"] = metadata["complexity"]
-        return Compression(network, choice, quantized, summary, metadata)
+        return Compression(network, choice, rounded, summary, metadata)
 
     @torch.no_grad()
     def _difference(self, view: GroupView, network: Network) -> float:
@@ -312,7 +312,7 @@ class _Work:
         }
 
 
-def _sizes(graph: Graph) -> dict[str, int]:
+def _sizes(graph: LayerGraph) -> dict[str, int]:
     weights, present = costs.count_weights(graph)
     return {
         "parameters": costs.count_parameters(graph),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from zoo.compress.graph import Graph, Node
+from zoo.compress.graph import LayerGraph, LayerNode
 
 #: Rows of a batch whose latency is measured.
 BATCH_SIZES = (1, 256)
@@ -18,28 +18,28 @@ MAX_SECONDS = 2.0
 WARM_UP = 3
 
 
-def count_parameters(graph: Graph) -> int:
+def count_parameters(graph: LayerGraph) -> int:
     """Count the numbers of all layers; masks that pick units are none."""
     return sum(v.numel() for node in graph for v in node.tensors.values() if v.dtype != torch.bool)
 
 
-def count_weights(graph: Graph) -> tuple[int, int]:
+def count_weights(graph: LayerGraph) -> tuple[int, int]:
     """Count the weights of linear layers and convolutions, and those that are not zero."""
     weights = [node.weight for node in graph.weighted()]
     return sum(w.numel() for w in weights), sum(int(w.count_nonzero()) for w in weights)
 
 
-def count_flops(graph: Graph) -> int:
+def count_flops(graph: LayerGraph) -> int:
     """Count two operations for every product of a weight and an input, for one row.
 
     Biases, activations, pooling and normalisation are left out, as is usual.
     """
-    return sum(2 * _products(graph, node) for node in graph.weighted())
+    return sum(2 * _products(node) for node in graph.weighted())
 
 
-def _products(graph: Graph, node: Node) -> int:
+def _products(node: LayerNode) -> int:
     if node.op == "linear":
-        positions = graph.shape(node.inputs[0])[:-1]
+        positions = node.source.shape[:-1]
         return node.weight.numel() * math.prod(positions)
     return node.weight.numel() * math.prod(node.shape[1:])
 

@@ -1,10 +1,12 @@
 """A network as a list of operations on units: what compression works on.
 
 A value has a batch in front, and then *units*: the features of a vector, the channels of a map. The
-weights are kept in float64, so that folding one operation into another costs no accuracy.
+weights are kept in float64, so that folding one operation into another costs no accuracy. It is not
+a ``torch.fx.GraphModule``: that keeps shapes, slots and variances in untyped dictionaries and
+compiles source code whenever it is copied, three to eight times as slow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,19 +15,21 @@ from torch import Tensor
 
 from zoo.compress.loader import FORMAT, INPUT, VERSION, Network
 
+Shape = tuple[int, ...]
+
 
 @dataclass(eq=False)
-class Node:
-    """One operation.
+class LayerNode:
+    """One operation and its value.
 
     Attributes
     ----------
     name
         Its name in the description.
     op
-        A key of `zoo.compress.loader.OPERATIONS`.
+        A key of `zoo.compress.loader.OPERATIONS`, or ``input`` for the rows.
     inputs
-        Names of the nodes it reads.
+        The nodes it reads.
     shape
         Shape of its value for one row, units first.
     arguments
@@ -40,12 +44,17 @@ class Node:
 
     name: str
     op: str
-    inputs: list[str]
-    shape: tuple[int, ...]
+    inputs: list["LayerNode"]
+    shape: Shape
     arguments: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     slot: str | None = None
     variance: Tensor | None = None
+
+    @property
+    def source(self) -> "LayerNode":
+        """The first node it reads."""
+        return self.inputs[0]
 
     @property
     def weight(self) -> Tensor:
@@ -68,68 +77,91 @@ class Node:
         groups = self.arguments.get("groups", 1)
         return self.op == "conv" and groups > 1 and self.weight.shape[:2] == (groups, 1)
 
+    @property
+    def mixes_units(self) -> bool:
+        """Whether it is a layer whose weight has units in its first two dimensions."""
+        if self.op == "conv":
+            return bool(self.arguments["groups"] == 1)
+        return self.op == "linear" and len(self.source.shape) == 1
+
+    @property
+    def split_factor(self) -> int | None:
+        """Into how many units a reshape splits each one; None if it does not."""
+        before, after = self.source.shape[0], self.shape[0]
+        return after // before if after % before == 0 else None
+
     def bias(self) -> Tensor:
         """Return the bias, zeros if there is none."""
         bias = self.tensors.get("bias")
         return self.weight.new_zeros(len(self.weight)) if bias is None else bias
 
 
-@dataclass
-class Graph:
-    """Operations in the order in which they are computed."""
+class LayerGraph:
+    """Operations in the order in which they are computed.
 
-    input_shape: tuple[int, ...]
-    nodes: dict[str, Node]
-    output: str
+    Parameters
+    ----------
+    input_shape
+        Shape of one row.
+    """
 
-    def __iter__(self) -> Iterator[Node]:
-        return iter(self.nodes.values())
+    def __init__(self, input_shape: Sequence[int]) -> None:
+        self.input = self.output = LayerNode(INPUT, INPUT, [], tuple(input_shape))
+        self.nodes: list[LayerNode] = []
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a value for one row."""
-        return self.input_shape if name == INPUT else self.nodes[name].shape
+    def __iter__(self) -> Iterator[LayerNode]:
+        return iter(self.nodes)
 
-    def consumers(self, name: str) -> list[Node]:
+    def __getitem__(self, name: str) -> LayerNode:
+        return next(node for node in self if node.name == name)
+
+    def add(self, node: LayerNode, *, behind: LayerNode | None = None) -> LayerNode:
+        """Append a node, or put it right behind another one; a name that is taken gets a number."""
+        taken = {INPUT, *(known.name for known in self)}
+        names = (node.name if k == 0 else f"{node.name}_{k}" for k in range(len(taken) + 1))
+        node.name = next(name for name in names if name not in taken)
+        known = [self.input, *self.nodes]
+        self.nodes.insert(len(self.nodes) if behind is None else known.index(behind), node)
+        return node
+
+    def consumers(self, value: LayerNode) -> list[LayerNode]:
         """Return the nodes that read a value."""
-        return [node for node in self if name in node.inputs]
+        return [node for node in self if value in node.inputs]
 
-    def weighted(self) -> list[Node]:
+    def weighted(self) -> list[LayerNode]:
         """Return the linear layers and convolutions."""
         return [node for node in self if node.has_weight]
 
-    def replace_input(self, old: str, new: str) -> None:
+    def replace(self, old: LayerNode, new: LayerNode) -> None:
         """Let everything that read one value read another."""
         for node in self:
-            node.inputs = [new if name == old else name for name in node.inputs]
-        self.output = new if self.output == old else self.output
+            if node is not new:
+                node.inputs = [new if source is old else source for source in node.inputs]
+        self.output = new if self.output is old else self.output
 
-    def free_name(self, wanted: str) -> str:
-        """Return a name that no node has."""
-        taken = {INPUT, *self.nodes}
-        names = (wanted if k == 0 else f"{wanted}_{k}" for k in range(len(taken) + 1))
-        return next(name for name in names if name not in taken)
+    def remove(self, node: LayerNode) -> None:
+        """Leave out a node; what read it reads what it read."""
+        self.replace(node, node.source)
+        self.nodes.remove(node)
 
-    def insert_before(self, place: str | None, node: Node) -> None:
-        """Put a node in front of another one, or at the end."""
-        before = dict(self.nodes)
-        self.nodes.clear()
-        for name, known in before.items():
-            if name == place:
-                self.nodes[node.name] = node
-            self.nodes[name] = known
-        self.nodes.setdefault(node.name, node)
+    def remove_unused(self) -> None:
+        """Leave out nodes whose value is not part of the output."""
+        for node in reversed(self.nodes[:]):
+            if node is not self.output and not self.consumers(node):
+                self.nodes.remove(node)
 
     def description(self, **metadata: Any) -> dict[str, Any]:
         """Return the description that the loader reads, without how tensors are packed."""
         nodes = [
-            {"name": node.name, "op": node.op, "inputs": list(node.inputs), **node.arguments}
+            {"name": node.name, "op": node.op, "inputs": [n.name for n in node.inputs]}
+            | node.arguments
             for node in self
         ]
         return {
             "format": FORMAT,
             "version": VERSION,
-            "input": list(self.input_shape),
-            "output": self.output,
+            "input": list(self.input.shape),
+            "output": self.output.name,
             "nodes": nodes,
             "metadata": metadata,
         }
@@ -149,6 +181,6 @@ class Graph:
     @torch.no_grad()
     def update_shapes(self) -> None:
         """Compute the shapes of all values anew."""
-        rows = torch.zeros(1, *self.input_shape, dtype=torch.float64)
-        for name, value in self.network().values(rows):
-            self.nodes[name].shape = tuple(value.shape[1:])
+        rows = torch.zeros(1, *self.input.shape, dtype=torch.float64)
+        for node, (_, value) in zip(self, self.network().values(rows), strict=True):
+            node.shape = tuple(value.shape[1:])

@@ -8,11 +8,13 @@ is run as code: every operation is one of `OPERATIONS`, and what does not fit is
 >>> network(torch.zeros(1, 64))  # doctest: +SKIP
 """
 
+import copy
 import json
 import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.func import functional_call
 
 DESCRIPTION = "network.json"
 WEIGHTS = "network.safetensors"
@@ -87,18 +88,18 @@ class Network(nn.Module):
             raise NetworkFileError(f"a network has 1 to {MAX_NODES} nodes. Got {_short(nodes)}.")
         self.operations = nn.ModuleList()
         self.sources: dict[str, list[str]] = {}
+        unused = dict(tensors)
         for node in nodes:
-            self._add(node, tensors)
-        unused = sorted(set(tensors) - {f"{n}.{key}" for n, key in _used(nodes)})
+            self._add(node, unused)
         if unused:
-            raise NetworkFileError(f"no node uses the tensor {_short(unused[0])}.")
+            raise NetworkFileError(f"no node uses the tensor {_short(min(unused))}.")
         output = description.get("output")
         if not isinstance(output, str) or output not in self.sources:
             raise NetworkFileError(f"the output {_short(output)} is not a node.")
         self.output = output
         self._last_use = {name: end for end, used in self.sources.items() for name in used}
 
-    def _add(self, node: Any, tensors: Mapping[str, Tensor]) -> None:
+    def _add(self, node: Any, tensors: dict[str, Tensor]) -> None:
         if not isinstance(node, dict):
             raise NetworkFileError(f"a node is a mapping. Got {_short(node)}.")
         name, op, sources = node.get("name"), node.get("op"), node.get("inputs")
@@ -147,10 +148,14 @@ class Network(nn.Module):
 
     def check(self) -> None:
         """Refuse a network whose shapes do not fit together, without computing anything."""
-        state = {name: value.to("meta") for name, value in self.state_dict().items()}
-        x = torch.zeros(2, *self.input_shape, device="meta")
+        rows = torch.zeros(2, *self.input_shape, device="meta")
         try:
-            functional_call(_SizeCheck(self), {f"network.{k}": v for k, v in state.items()}, (x,))
+            for name, value in copy.deepcopy(self).to("meta").values(rows):
+                if value.dim() < 2 or len(value) != len(rows):
+                    raise NetworkFileError(f"node {name!r} does not keep the rows apart.")
+                if value.numel() > 2 * MAX_NUMBERS:
+                    count = value.numel() // 2
+                    raise NetworkFileError(f"node {name!r} makes {count} numbers per row.")
         except NetworkFileError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
@@ -159,92 +164,29 @@ class Network(nn.Module):
             ) from None
 
 
-class _SizeCheck(nn.Module):
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor) -> None:
-        for name, value in self.network.values(x):
-            if value.dim() < 2 or len(value) != len(x):
-                raise NetworkFileError(f"node {name!r} does not keep the rows apart.")
-            if value.numel() > 2 * MAX_NUMBERS:
-                raise NetworkFileError(f"node {name!r} makes {value.numel() // 2} numbers per row.")
-
-
 # ---------------------------------------------------------------------- operations
 
 
-class Operation:
-    """How a kind of node is built: its arguments, its tensors, and the module they make."""
+class Layer(nn.Module):
+    """A function of earlier values, with arguments and weights of its own."""
 
-    def __init__(
-        self,
-        make: Callable[..., nn.Module],
-        *,
-        num_inputs: int | None = 1,
-        arguments: Mapping[str, Callable[[str, Any], Any]] | None = None,
-        tensors: Sequence[str] = (),
-        optional: Sequence[str] = (),
-    ) -> None:
-        self.make = make
-        self.num_inputs = num_inputs
-        self.arguments = dict(arguments or {})
-        self.tensors, self.optional = tensors, optional
-
-    def build(self, name: str, node: Values, tensors: Mapping[str, Tensor]) -> nn.Module:
-        """Return the module of a node."""
-        given = {key: node[key] for key in node if key not in ("name", "op", "inputs")}
-        if set(given) != set(self.arguments):
-            raise NetworkFileError(
-                f"the arguments of {node['op']} are {sorted(self.arguments)}; node {name!r} has "
-                f"{_short(sorted(given))}."
-            )
-        checked = {
-            key: check(f"{key!r} of node {name!r}", given[key])
-            for key, check in self.arguments.items()
-        }
-        held = {}
-        for key in (*self.tensors, *self.optional):
-            value = tensors.get(f"{name}.{key}")
-            if value is None and key not in self.optional:
-                raise NetworkFileError(f"node {name!r} lacks its tensor {key!r}.")
-            held[key] = value
-        try:
-            return self.make(**checked, **held)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            reason = str(error).splitlines()[0][:200]
-            raise NetworkFileError(f"node {name!r} cannot be built: {reason}") from None
-
-
-class Function(nn.Module):
-    """An operation without weights."""
-
-    def __init__(self, function: Callable[..., Tensor], **arguments: Any) -> None:
+    def __init__(self, function: Callable[..., Tensor], **values: Any) -> None:
         super().__init__()
         self.function = function
-        self.arguments = arguments
+        weights = {key: value for key, value in values.items() if isinstance(value, Tensor)}
+        self.arguments = {key: values[key] for key in values if key not in weights}
+        for key, value in weights.items():
+            self.register_parameter(key, nn.Parameter(value))
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Apply the function."""
-        return self.function(*inputs, **self.arguments)
+        return self.function(*inputs, **self.arguments, **self._parameters)
 
     def extra_repr(self) -> str:
-        """Show the function and its arguments."""
-        shown = ", ".join(f"{key}={value}" for key, value in self.arguments.items())
-        return f"{getattr(self.function, '__name__', '')}({shown})"
-
-
-class Affine(nn.Module):
-    """A factor and a shift for every unit, such as batch normalisation at test time."""
-
-    def __init__(self, scale: Tensor, shift: Tensor) -> None:
-        super().__init__()
-        self.scale, self.shift = nn.Parameter(scale), nn.Parameter(shift)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scale and shift."""
-        return torch.addcmul(self.shift, x, self.scale)
+        """Show the function, its arguments and the shapes of its weights."""
+        shown = self.arguments | {key: tuple(p.shape) for key, p in self.named_parameters()}
+        listed = ", ".join(f"{key}={value}" for key, value in shown.items())
+        return f"{self.function.__name__.strip('_')}({listed})"
 
 
 class Select(nn.Module):
@@ -265,75 +207,60 @@ class Select(nn.Module):
 
     def extra_repr(self) -> str:
         """Show how many are picked."""
-        return f"{len(self.index)} units"
+        return f"{len(self.index)} of {self.num_units} units"
 
 
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
-    num_out, num_in = weight.shape
-    layer = nn.utils.skip_init(
-        nn.Linear, num_in, num_out, bias=bias is not None, dtype=weight.dtype
-    )
-    return _filled(layer, weight=weight, bias=bias)
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if weight.dim() != 2 or (bias is not None and bias.dim() != 1):
+        raise ValueError("a linear layer has a matrix as its weight and a vector as its bias")
+    return F.linear(x, weight, bias)
 
 
-def _conv(
-    weight: Tensor, bias: Tensor | None, groups: int, stride: Any, padding: Any, dilation: Any
-) -> nn.Module:
-    num_out, num_in, *kernel = weight.shape
-    _check_lengths(kernel, stride, padding, dilation)
-    cls: type[nn.Module] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(kernel) - 1]
-    layer = nn.utils.skip_init(
-        cls,
-        num_in * groups,
-        num_out,
-        tuple(kernel),
-        stride=tuple(stride),
-        padding=tuple(padding),
-        dilation=tuple(dilation),
-        groups=groups,
-        bias=bias is not None,
-        dtype=weight.dtype,
-    )
-    return _filled(layer, weight=weight, bias=bias)
+def _conv(x: Tensor, weight: Tensor, bias: Tensor | None, **arguments: Any) -> Tensor:
+    function = _of_rank(weight.dim() - 2, arguments, F.conv1d, F.conv2d, F.conv3d)
+    return function(x, weight, bias, **arguments)
 
 
-def _layer_norm(weight: Tensor | None, bias: Tensor | None, shape: Any, eps: float) -> nn.Module:
-    layer = nn.LayerNorm(shape, eps, elementwise_affine=weight is not None, bias=bias is not None)
-    return _filled(layer, weight=weight, bias=bias)
+def _max_pool(x: Tensor, kernel: Sequence[int], **arguments: Any) -> Tensor:
+    function = _of_rank(len(kernel), arguments, F.max_pool1d, F.max_pool2d, F.max_pool3d)
+    return function(x, kernel, **arguments)
 
 
-def _filled(layer: nn.Module, **values: Tensor | None) -> nn.Module:
-    for name, value in values.items():
-        if value is not None:
-            if getattr(layer, name).shape != value.shape:
-                raise ValueError(f"the {name} has shape {tuple(value.shape)}")
-            setattr(layer, name, nn.Parameter(value))
-    return layer
+def _avg_pool(x: Tensor, kernel: Sequence[int], **arguments: Any) -> Tensor:
+    function = _of_rank(len(kernel), arguments, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
+    return function(x, kernel, **arguments)
 
 
-def _check_lengths(kernel: Sequence[int], *others: Sequence[int]) -> None:
-    if not 1 <= len(kernel) <= 3 or any(len(other) != len(kernel) for other in others):
+def _of_rank(
+    rank: int, arguments: Values, *functions: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
+    """Return the function for windows of so many dimensions."""
+    lists = (value for value in arguments.values() if isinstance(value, list))
+    if not 1 <= rank <= 3 or any(len(value) != rank for value in lists):
         raise ValueError("a window has one to three dimensions, the same for all of its arguments")
+    return functions[rank - 1]
 
 
-def _pool(functions: Sequence[Callable[..., Tensor]]) -> Callable[..., nn.Module]:
-    def make(kernel: Sequence[int], **arguments: Any) -> nn.Module:
-        _check_lengths(kernel, *(a for a in arguments.values() if isinstance(a, list)))
-        return Function(functions[len(kernel) - 1], kernel_size=kernel, **arguments)
+def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    return torch.addcmul(shift, x, scale)
 
-    return make
+
+def _layer_norm(
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    return F.layer_norm(x, shape, weight, bias, eps)
 
 
 def _reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
-    return x.reshape(len(x), *shape)
-
-
-def _concat(*inputs: Tensor) -> Tensor:
-    return torch.cat(inputs, dim=1)
+    return x.reshape(x.shape[0], *shape)  # len(x) would fix the number of rows in an export
 
 
 def _permute(x: Tensor, order: Sequence[int]) -> Tensor:
     return x.permute(0, *order)
+
+
+def _concat(*inputs: Tensor) -> Tensor:
+    return torch.cat(inputs, dim=1)
 
 
 # ---------------------------------------------------------------------- arguments
@@ -374,75 +301,103 @@ def _approximation(what: str, value: Any) -> str:
     return str(value)
 
 
-def _activation(function: Callable[..., Tensor], **arguments: Any) -> Operation:
-    return Operation(lambda **given: Function(function, **given), arguments=arguments)
+Check = Callable[[str, Any], Any]
+_WINDOW: dict[str, Check] = {"stride": _integers, "padding": _integers_from_zero}
 
 
-_WINDOW = {"kernel": _integers, "stride": _integers, "padding": _integers_from_zero}
+@dataclass(frozen=True)
+class Operation:
+    """A kind of node.
 
-#: Everything that a node can be.
+    Attributes
+    ----------
+    function
+        What it computes from its inputs, arguments and tensors.
+    arguments
+        The names of its arguments, and what checks each.
+    tensors, optional
+        The names of tensors that it must have, and of those that it may have.
+    num_inputs
+        How many values it reads; None for any number.
+    is_elementwise
+        Whether it does the same to every number. Its name and arguments are then those of torch.
+    """
+
+    function: Callable[..., Tensor]
+    arguments: Mapping[str, Check] = field(default_factory=dict)
+    tensors: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    num_inputs: int | None = 1
+    is_elementwise: bool = False
+
+    def build(self, name: str, node: Values, tensors: dict[str, Tensor]) -> nn.Module:
+        """Return the module of a node, and take its tensors away."""
+        given = {key: node[key] for key in node if key not in ("name", "op", "inputs")}
+        if set(given) != set(self.arguments):
+            raise NetworkFileError(
+                f"the arguments of {node['op']} are {sorted(self.arguments)}; node {name!r} has "
+                f"{_short(sorted(given))}."
+            )
+        values = {
+            key: check(f"{key!r} of node {name!r}", given[key])
+            for key, check in self.arguments.items()
+        }
+        for key in (*self.tensors, *self.optional):
+            values[key] = tensors.pop(f"{name}.{key}", None)
+            if values[key] is None and key not in self.optional:
+                raise NetworkFileError(f"node {name!r} lacks its tensor {key!r}.")
+        try:
+            return Select(**values) if node["op"] == "select" else Layer(self.function, **values)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            reason = str(error).splitlines()[0][:200]
+            raise NetworkFileError(f"node {name!r} cannot be built: {reason}") from None
+
+
+def _elementwise(function: Callable[..., Tensor], **arguments: Check) -> Operation:
+    return Operation(function, arguments, is_elementwise=True)
+
+
+#: Everything that a node can be. An elementwise operation needs no more than its line here.
 OPERATIONS: dict[str, Operation] = {
     "linear": Operation(_linear, tensors=("weight",), optional=("bias",)),
     "conv": Operation(
         _conv,
-        arguments={
-            "stride": _integers,
-            "padding": _integers_from_zero,
-            "dilation": _integers,
-            "groups": _integer,
-        },
+        _WINDOW | {"dilation": _integers, "groups": _integer},
         tensors=("weight",),
         optional=("bias",),
     ),
-    "affine": Operation(Affine, tensors=("scale", "shift")),
-    "relu": _activation(F.relu),
-    "tanh": _activation(torch.tanh),
-    "sigmoid": _activation(torch.sigmoid),
-    "elu": _activation(F.elu, alpha=_number),
-    "selu": _activation(F.selu),
-    "celu": _activation(F.celu, alpha=_number),
-    "gelu": _activation(F.gelu, approximate=_approximation),
-    "silu": _activation(F.silu),
-    "mish": _activation(F.mish),
-    "hardswish": _activation(F.hardswish),
-    "leaky_relu": _activation(F.leaky_relu, negative_slope=_number),
-    "softplus": _activation(F.softplus, beta=_number, threshold=_number),
-    "hardtanh": _activation(F.hardtanh, min_val=_number, max_val=_number),
+    "affine": Operation(_affine, tensors=("scale", "shift")),
+    "relu": _elementwise(F.relu),
+    "tanh": _elementwise(torch.tanh),
+    "sigmoid": _elementwise(torch.sigmoid),
+    "elu": _elementwise(F.elu, alpha=_number),
+    "selu": _elementwise(F.selu),
+    "celu": _elementwise(F.celu, alpha=_number),
+    "gelu": _elementwise(F.gelu, approximate=_approximation),
+    "silu": _elementwise(F.silu),
+    "mish": _elementwise(F.mish),
+    "hardswish": _elementwise(F.hardswish),
+    "leaky_relu": _elementwise(F.leaky_relu, negative_slope=_number),
+    "softplus": _elementwise(F.softplus, beta=_number, threshold=_number),
+    "hardtanh": _elementwise(F.hardtanh, min_val=_number, max_val=_number),
     "max_pool": Operation(
-        _pool((F.max_pool1d, F.max_pool2d, F.max_pool3d)),
-        arguments=_WINDOW | {"dilation": _integers, "ceil_mode": _flag},
+        _max_pool, _WINDOW | {"kernel": _integers, "dilation": _integers, "ceil_mode": _flag}
     ),
     "avg_pool": Operation(
-        _pool((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)),
-        arguments=_WINDOW | {"ceil_mode": _flag, "count_include_pad": _flag},
+        _avg_pool, _WINDOW | {"kernel": _integers, "ceil_mode": _flag, "count_include_pad": _flag}
     ),
-    "reshape": Operation(
-        lambda shape: Function(_reshape, shape=shape), arguments={"shape": _integers}
-    ),
-    "permute": Operation(
-        lambda order: Function(_permute, order=order), arguments={"order": _integers}
-    ),
-    "select": Operation(Select, tensors=("keep",)),
-    "add": Operation(lambda: Function(torch.add), num_inputs=2),
-    "mul": Operation(lambda: Function(torch.mul), num_inputs=2),
-    "concat": Operation(lambda: Function(_concat), num_inputs=None),
+    "reshape": Operation(_reshape, {"shape": _integers}),
+    "permute": Operation(_permute, {"order": _integers}),
+    "select": Operation(torch.index_select, tensors=("keep",)),
+    "add": Operation(torch.add, num_inputs=2),
+    "mul": Operation(torch.mul, num_inputs=2),
+    "concat": Operation(_concat, num_inputs=None),
     "layer_norm": Operation(
-        _layer_norm,
-        arguments={"shape": _integers, "eps": _number},
-        optional=("weight", "bias"),
+        _layer_norm, {"shape": _integers, "eps": _number}, optional=("weight", "bias")
     ),
-    "softmax": Operation(lambda dim: Function(F.softmax, dim=dim), arguments={"dim": _integer}),
-    "log_softmax": Operation(
-        lambda dim: Function(F.log_softmax, dim=dim), arguments={"dim": _integer}
-    ),
+    "softmax": Operation(F.softmax, {"dim": _integer}),
+    "log_softmax": Operation(F.log_softmax, {"dim": _integer}),
 }
-
-
-def _used(nodes: Sequence[Values]) -> Iterator[tuple[str, str]]:
-    for node in nodes:
-        operation = OPERATIONS[node["op"]]
-        for key in (*operation.tensors, *operation.optional):
-            yield node["name"], key
 
 
 # ---------------------------------------------------------------------- files

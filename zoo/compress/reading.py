@@ -1,4 +1,4 @@
-"""Building blocks for reading a recorded network: values that depend on the rows, and new nodes."""
+"""Building blocks for reading a recorded network: new nodes, and what cannot become one."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,17 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.compress.graph import Graph, Node
+from zoo.compress.graph import LayerGraph, LayerNode, Shape
 from zoo.errors import CompressionError
-
-Shape = tuple[int, ...]
-
-
-class Value:
-    """A value that depends on the rows, by the name of its node."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
 
 class GraphBuilder:
@@ -25,47 +16,42 @@ class GraphBuilder:
 
     Parameters
     ----------
-    graph
-        The graph, empty at first.
+    row_shape
+        Shape of one row.
     slots
         Values of the slots; a weight that is one of them gives its node the slot's name.
     """
 
-    def __init__(self, graph: Graph, slots: Mapping[str, Tensor]) -> None:
-        self.graph = graph
+    def __init__(self, row_shape: Sequence[int], slots: Mapping[str, Tensor]) -> None:
+        self.graph = LayerGraph(row_shape)
         self._slot_of = {id(value): name for name, value in slots.items()}
         self._example = next(iter(slots.values()))
 
     def add(
         self,
         op: str,
-        inputs: Sequence[Value],
+        inputs: Sequence[LayerNode],
         shape: Shape,
         arguments: Mapping[str, Any] | None = None,
         **tensors: Tensor | None,
-    ) -> Value:
+    ) -> LayerNode:
         """Append a node."""
         slot = self._slot_of.get(id(tensors.get("weight")))
         stem = slot.removesuffix(".weight").replace(".", "_") if slot else op
-        name = self.graph.free_name(re.sub(r"\W", "_", stem, flags=re.ASCII)[:100])
+        name = re.sub(r"\W", "_", stem, flags=re.ASCII)[:100]
         held = {key: value for key, value in tensors.items() if value is not None}
-        self.graph.nodes[name] = Node(
-            name, op, [v.name for v in inputs], shape, dict(arguments or {}), held, slot
-        )
-        return Value(name)
+        node = LayerNode(name, op, list(inputs), shape, dict(arguments or {}), held, slot)
+        return self.graph.add(node)
 
-    def shape(self, value: Value) -> Shape:
-        """Shape of a value for one row."""
-        return self.graph.shape(value.name)
-
-    def affine(self, x: Value, scale: Tensor | float, shift: Tensor | float, shape: Shape) -> Value:
+    def affine(
+        self, x: LayerNode, scale: Tensor | float, shift: Tensor | float, shape: Shape
+    ) -> LayerNode:
         """Append a factor and a shift; constants are brought to one entry per unit or element."""
-        if shape != self.shape(x):
+        if shape != x.shape:
             raise unsupported("a constant that makes a value larger")
         parts = [_per_unit(self._example.new_zeros(()) + part, shape) for part in (scale, shift)]
-        common = torch.broadcast_shapes(*(part.shape for part in parts))
-        scale, shift = (part.expand(common).clone() for part in parts)
-        return self.add("affine", [x], shape, scale=scale, shift=shift)
+        factors, shifts = (part.clone() for part in torch.broadcast_tensors(*parts))
+        return self.add("affine", [x], shape, scale=factors, shift=shifts)
 
 
 def unsupported(what: str) -> CompressionError:

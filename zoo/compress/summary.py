@@ -3,15 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: Rows of the table: title, and where each of the three stages has its number.
-ROWS: tuple[tuple[str, str], ...] = (
-    ("parameters", "parameters"),
-    ("weights", "weights"),
-    ("weights that are not zero", "nonzero_weights"),
-    ("bytes on disk", "bytes"),
-    ("FLOPs per row", "flops"),
-)
-STAGES = ("original", "smaller", "packed")
+from zoo.report.compression import COUNTS, RATES, STAGES
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
@@ -38,7 +30,7 @@ def _layers(summary: Mapping[str, Any]) -> str:
 def _sizes(summary: Mapping[str, Any]) -> str:
     stages = [summary[stage] for stage in STAGES]
     rows = [["", *STAGES]]
-    for title, key in ROWS:
+    for key, title in COUNTS.items():
         rows.append([title, *(_count(stage.get(key)) for stage in stages)])
     for size in summary["original"]["latency_ms"]:
         title = f"milliseconds, {size} row{'s' if size != '1' else ''}"
@@ -52,9 +44,7 @@ def _rates(summary: Mapping[str, Any]) -> str:
     rates = summary["rates"]
     rows = [
         ["weights left", f"{rates['weights_left_percent']:.2f} %"],
-        ["compression by pruning", f"{rates['pruning']:.1f}"],
-        ["compression, fast prediction", f"{rates['fast_prediction']:.1f}"],
-        ["compression, maximum", f"{rates['maximum']:.1f}"],
+        *([RATES[key], f"{rates[key]:.1f}"] for key in ("pruning", "fast_prediction", "maximum")),
         ["file against file", f"{summary['original']['bytes'] / summary['packed']['bytes']:.1f}"],
         ["largest difference to the masked network", f"{summary['difference']:.2g}"],
     ]

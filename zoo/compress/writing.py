@@ -7,7 +7,7 @@ from typing import Any
 
 from safetensors.torch import save
 
-from zoo.compress.graph import Graph
+from zoo.compress.graph import LayerGraph
 from zoo.compress.loader import DESCRIPTION, WEIGHTS
 from zoo.compress.packing import Packed, pack
 from zoo.errors import CompressionError
@@ -15,7 +15,7 @@ from zoo.fit.store import atomic_path
 
 
 def write_network(
-    graph: Graph, bits: Mapping[str, int], directory: Path, **metadata: Any
+    graph: LayerGraph, bits: Mapping[str, int], directory: Path, **metadata: Any
 ) -> dict[str, Packed]:
     """Write ``network.json`` and ``network.safetensors``.
 

@@ -11,8 +11,9 @@ from torch import nn
 import zoo
 from zoo.compress import costs
 from zoo.compress.compression import compress_fit
-from zoo.compress.quantizing import quantize
-from zoo.compress.rates import rates
+from zoo.compress.packing import Packed, pack
+from zoo.compress.rates import layer_rows, rates
+from zoo.compress.rounding import round_weights
 from zoo.compress.shrink import shrink
 from zoo.compress.tracing import trace
 from zoo.errors import CompressionError
@@ -122,7 +123,7 @@ def test_test_rows_decide_nothing(digits):
     other = replace(dataset, X_test=-dataset.X_test, y_test=np.roll(dataset.y_test, 1))
     one, two = (digits.compress(data, tolerance=0.05) for data in (dataset, other))
     assert one.choice.to_dict() == two.choice.to_dict()
-    assert one.quantized.bits == two.quantized.bits
+    assert one.rounded.bits == two.rounded.bits
     assert one.summary["packed"]["test"] != two.summary["packed"]["test"]
 
 
@@ -170,7 +171,7 @@ def test_residual_network_with_batch_normalisation(tmp_path):
     )
     result = fitted.compress(threshold={"conv.weight": 0.0, "head.weight": 0.0})
     assert result.summary["difference"] <= 1e-4
-    names = [node.op for node in result.quantized.graph]
+    names = [node.op for node in result.rounded.graph]
     assert "add" in names
     result.save(tmp_path)
     x = torch.randn(3, 64)
@@ -214,16 +215,16 @@ def test_rates_of_the_literature_by_hand(tmp_path):
     first[:, 3:] = 0  # half of the inputs
     second[:, 2:] = 0  # half of the units
     net, graph = graph_of([first, second])
-    graph.nodes["0"].variance = torch.full((4, 6), 0.01, dtype=torch.float64)  # 5 bits
-    graph.nodes["2"].variance = torch.full((2, 4), 0.001, dtype=torch.float64)  # 8 bits
+    graph["0"].variance = torch.full((4, 6), 0.01, dtype=torch.float64)  # 5 bits
+    graph["2"].variance = torch.full((2, 4), 0.001, dtype=torch.float64)  # 8 bits
     small = shrink(graph)
-    quantized = quantize(small, "variance")
-    assert quantized.bits == {"0": 5, "2": 8}
-    assert quantized.exponent == 1  # the largest weight is 0.8
+    rounded = round_weights(small, "variance")
+    assert rounded.bits == {"0": 5, "2": 8}
+    assert rounded.exponent == 1  # the largest weight is 0.8
     from zoo.compress.writing import write_network
 
-    packed = write_network(quantized.graph, quantized.bits, tmp_path)
-    found = rates(net, small, quantized, packed)
+    packed = write_network(rounded.graph, rounded.bits, tmp_path)
+    found = rates(net, small, rounded, packed)
     original, left = 24 + 8, 2 * 3 + 2 * 2
     assert found["weights_left_percent"] == pytest.approx(100 * left / original)
     assert found["pruning"] == pytest.approx(original / left)
@@ -239,33 +240,61 @@ def test_zeros_inside_a_layer_pay_a_bit_per_position():
     net, graph = graph_of([weight])
     small = shrink(graph)
     left = int(weight.count_nonzero())
-    found = rates(net, small, quantize(small, "off"), {"0.weight": _Fake()})
+    found = rates(net, small, round_weights(small, "off"), {"0.weight": pack(small["0"].weight)})
     assert found["pruning"] == pytest.approx(32 * 64 / (32 * left + 64))
     assert found["fast_prediction"] == 1.0
 
 
-class _Fake:
-    num_bytes = 1
+@pytest.mark.parametrize("num_bytes", [1, 5, 16])
+def test_maximum_compression_counts_eight_bits_per_byte_of_the_file(num_bytes):
+    net, graph = graph_of([torch.randn(4, 8)])
+    stored = {"0.weight": Packed({"coding": "raw"}, torch.zeros(num_bytes, dtype=torch.uint8))}
+    found = rates(net, graph, round_weights(graph, "off"), stored)
+    assert found["maximum"] == 32 * 32 / (8 * num_bytes)
+
+
+def test_code_book_is_part_of_the_maximum():
+    net, graph = graph_of([torch.randn(4, 8)])
+    book = {"codebook": torch.zeros(3)}
+    stored = {"0.weight": Packed({"coding": "codebook"}, torch.zeros(8, dtype=torch.uint8), book)}
+    found = rates(net, graph, round_weights(graph, "off"), stored)
+    assert found["maximum"] == 32 * 32 / (8 * 8 + 3 * 32)
+
+
+@pytest.mark.parametrize(
+    ("words", "bits"), [((-0.5, 0.5), 1), ((-0.5, 0.0, 0.5), 2), ((-0.5, 0.0, 0.25, 0.5, 1.0), 3)]
+)
+def test_weights_on_a_code_book_count_the_bits_of_a_word(words, bits):
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(len(words), (32, 32), generator=generator)
+    net, graph = graph_of([torch.tensor(words)[codes]])
+    packed = {"0.weight": pack(graph["0"].weight)}
+    assert packed["0.weight"].entry["coding"] == "codebook"
+    off = round_weights(graph, "off")
+    found = rates(net, graph, off, packed)
+    size = 32 * 32
+    assert found["fast_prediction"] == 32 * size / (bits * size + 32 * len(words))
+    assert layer_rows(graph, off, packed)[0]["counted_bits"] == bits
 
 
 def test_bits_are_added_until_rounding_is_good_enough():
     _, graph = graph_of([torch.full((3, 4), 0.3)])
-    graph.nodes["0"].variance = torch.ones(3, 4, dtype=torch.float64)  # no bits at all
+    graph["0"].variance = torch.ones(3, 4, dtype=torch.float64)  # no bits at all
     asked = []
 
     def is_good(candidate):
-        asked.append(float(candidate.nodes["0"].weight.max()))
+        asked.append(float(candidate["0"].weight.max()))
         return abs(asked[-1] - 0.3) < 0.02
 
-    result = quantize(graph, "variance", is_good=is_good)
+    result = round_weights(graph, "variance", is_good=is_good)
     assert (result.extra, result.bits) == (4, {"0": 4})
     assert asked == [0.0, 0.5, 0.25, 0.25, 0.3125]
 
 
 def test_rounding_that_is_never_good_enough_is_left_out():
     _, graph = graph_of([torch.full((3, 4), 0.3)])
-    graph.nodes["0"].variance = torch.ones(3, 4, dtype=torch.float64)
-    result = quantize(graph, "variance", is_good=lambda candidate: False)
+    graph["0"].variance = torch.ones(3, 4, dtype=torch.float64)
+    result = round_weights(graph, "variance", is_good=lambda candidate: False)
     assert result.bits == {}
     assert result.counted_bits("0") == 32
 

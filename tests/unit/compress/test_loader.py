@@ -66,6 +66,15 @@ def test_loaded_network_computes_what_was_written(written):
     assert torch.equal(zoo.compress.load(directory / loader.DESCRIPTION)(x), network(x))
 
 
+def test_files_of_format_version_1_stay_readable():
+    network = zoo.compress.load(Path(__file__).parent / "version1")
+    x = torch.linspace(-1, 1, 24).reshape(2, 12)
+    wanted = torch.tensor(
+        [[-0.53029233, 0.41018462, -0.3070322], [-0.51704824, 0.42222911, -0.28328437]]
+    )
+    torch.testing.assert_close(network(x), wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_network_is_an_ordinary_module(written):
     directory, x, outputs = written
     network = copy.deepcopy(zoo.compress.load(directory)).double()

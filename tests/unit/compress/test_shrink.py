@@ -64,7 +64,7 @@ def test_unheard_units_and_inputs_of_an_mlp_are_removed():
     small = shrink(traced(sparse_mlp([6, 5, 3], inputs=[0, 3], units=[1, 2]), (6,)))
     assert layer_shapes(small) == {"0": (3, 4), "2": (3, 3)}
     assert ops(small) == ["select", "linear", "relu", "linear"]
-    assert small.nodes["select"].tensors["keep"].tolist() == [False, True, True, False, True, True]
+    assert small["select"].tensors["keep"].tolist() == [False, True, True, False, True, True]
     assert count_flops(small) == 2 * (12 + 9)
     assert count_parameters(small) == 12 + 3 + 9 + 3
 
@@ -94,7 +94,7 @@ def test_unit_without_inputs_moves_into_the_next_bias(activation):
     assert layer_shapes(small) == {"0": (2, 4), "2": (2, 2)}
     constant = activation()(net[0].bias[1])
     wanted = net[2].bias + net[2].weight[:, 1] * constant
-    torch.testing.assert_close(small.nodes["2"].tensors["bias"], wanted, rtol=1e-12, atol=0)
+    torch.testing.assert_close(small["2"].tensors["bias"], wanted, rtol=1e-12, atol=0)
 
 
 def test_filters_of_lenet_go_through_pooling_and_flattening():
@@ -158,7 +158,7 @@ def test_depthwise_channels_are_removed_and_grouped_ones_are_left():
         net.mix.weight[:, [0, 4]] = 0
     small = shrink(traced(net, shape))
     assert layer_shapes(small)["depth"] == (4, 1, 3, 3)
-    assert small.nodes["depth"].arguments["groups"] == 4
+    assert small["depth"].arguments["groups"] == 4
     net, _, shape = build("grouped")
     with torch.no_grad():
         net.first.weight[0] = 0
@@ -206,10 +206,10 @@ def test_variances_are_cut_and_scaled_like_their_weights():
         net.norm.weight.copy_(torch.tensor([1.0, 2.0, 3.0]))
         net.head.weight[:, 0] = 0
     full = traced(net, (4,))
-    full.nodes["first"].variance = torch.full((3, 4), 0.1, dtype=torch.float64)
+    full["first"].variance = torch.full((3, 4), 0.1, dtype=torch.float64)
     small = shrink(full)
     factors = torch.tensor([[4.0], [9.0]], dtype=torch.float64) / (1 + 1e-5)
-    torch.testing.assert_close(small.nodes["first"].variance, (0.1 * factors).expand(2, 4))
+    torch.testing.assert_close(small["first"].variance, (0.1 * factors).expand(2, 4))
 
 
 class Refused(nn.Module):

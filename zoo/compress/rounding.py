@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from zoo.compress.bits import MAX_BITS, Rule, exponent_bits, layer_bits, rounded, total_bits
-from zoo.compress.graph import Graph
+from zoo.compress.graph import LayerGraph
 from zoo.compress.shrink import shrink
 
 #: Bits that are counted for a weight that stays a float32.
@@ -16,7 +16,7 @@ FLOAT_BITS = 32
 
 
 @dataclass(frozen=True)
-class Quantized:
+class RoundedNetwork:
     """A network on grids.
 
     Attributes
@@ -29,7 +29,7 @@ class Quantized:
         Bits that were added to what the variances ask for, because rounding cost too much.
     """
 
-    graph: Graph
+    graph: LayerGraph
     bits: Mapping[str, int]
     extra: int = 0
 
@@ -51,12 +51,12 @@ class Quantized:
 
 
 @torch.no_grad()
-def quantize(
-    graph: Graph, rule: Rule, *, is_good: Callable[[Graph], bool] | None = None
-) -> Quantized:
+def round_weights(
+    graph: LayerGraph, rule: Rule, *, is_good: Callable[[LayerGraph], bool] | None = None
+) -> RoundedNetwork:
     """Round the weights of every layer that has a posterior.
 
-    Weights that are rounded to zero can leave more units without a voice, which are then removed.
+    Rounding to zero can leave units without outgoing weights; they are removed as well.
 
     Parameters
     ----------
@@ -75,15 +75,15 @@ def quantize(
     }
     for extra in range(MAX_BITS):
         bits = {name: min(MAX_BITS, wanted + extra) for name, wanted in asked.items()}
-        result = Quantized(shrink(_on_grids(graph, bits)), bits, extra)
+        result = RoundedNetwork(shrink(_on_grids(graph, bits)), bits, extra)
         if is_good is None or not bits or is_good(result.graph):
             return result
-    return Quantized(graph, {})
+    return RoundedNetwork(graph, {})
 
 
-def _on_grids(graph: Graph, bits: Mapping[str, int]) -> Graph:
+def _on_grids(graph: LayerGraph, bits: Mapping[str, int]) -> LayerGraph:
     result = copy.deepcopy(graph)
     for name, count in bits.items():
-        node = result.nodes[name]
+        node = result[name]
         node.tensors["weight"] = rounded(node.weight, count)
     return result
