@@ -32,13 +32,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 from torch.func import functional_call
+from zoo.priors.program import PlainProgram
+from zoo.priors.structure import StructureProgram
 
 from guides.base import Guide, module_key
 from guides.simplex import GumbelSoftmax
 from zoo.errors import ConfigError
 from zoo.network.bnn import BNN
-from zoo.priors.program import PlainProgram
-from zoo.priors.structure import StructureProgram
 
 Values: TypeAlias = dict[str, Tensor]
 #: An objective of both levels: a number from the parameters and the hyper-parameters.

@@ -10,6 +10,7 @@ import torch
 from pyro.infer.autoguide import AutoContinuous
 from pyro.infer.autoguide.initialization import init_to_median, init_to_value
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import biject_to, transform_to
 
@@ -46,19 +47,14 @@ class Adapted(Guide):
             traced = poutine.trace(self.auto).get_trace(*args, **kwargs)  # makes the parameters
             replayed = poutine.trace(poutine.replay(model, trace=traced))
             nodes: dict[str, Any] = dict(replayed.get_trace(*args, **kwargs).nodes)
-        self.supports = {
-            name: node["fn"].support
+        latent = {
+            name: node["fn"]
             for name, node in nodes.items()
-            if node["type"] == "sample" and name in traced.nodes and not node["is_observed"]
+            if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
         }
-        missing = [
-            name
-            for name, node in nodes.items()
-            if node["type"] == "sample"
-            and not node["is_observed"]
-            and not poutine.util.site_is_subsample(node)
-            and name not in traced.nodes
-        ]
+        self.supports = {name: fn.support for name, fn in latent.items()}
+        self.is_plated = any(nodes[name]["cond_indep_stack"] for name in latent)
+        missing = [name for name in latent if name not in traced.nodes]
         if missing:
             raise ValueError(f"the guide has no site {missing[0]!r}, which the model samples")
 

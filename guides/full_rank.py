@@ -59,5 +59,5 @@ class FullRank(Adapted):
         super().__init__(made.auto, model, *args, **kwargs)
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
-        """Draw all sites ``num_samples`` times in one vectorised call, stacked in front."""
-        return Guide.draw(self, num_samples)
+        """Draw all sites ``num_samples`` times, in one vectorised call if there are no plates."""
+        return super().draw(num_samples) if self.is_plated else Guide.draw(self, num_samples)

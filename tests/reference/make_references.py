@@ -32,7 +32,7 @@ GRAPH = {
 NARROW = {"init_scale": 1e-9}
 POINTS = ("darts", "laplace")
 if hasattr(darts, "POINT"):
-    setattr(darts, "POINT", NARROW["init_scale"])
+    darts.POINT = NARROW["init_scale"]
 
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     **{

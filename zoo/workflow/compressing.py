@@ -8,6 +8,7 @@ from torch import nn
 
 from zoo.compress.bits import Rule
 from zoo.compress.compression import Compression, compress_fit
+from zoo.compress.onnx_export import PACKAGES
 from zoo.data import Dataset
 from zoo.errors import CompressionError
 from zoo.fit import store
@@ -40,16 +41,18 @@ def compress_run(
         Weight of the complexity at which the network of a hypernetwork is taken; by default the one
         that the run was scored with.
     onnx
-        Whether to write ``network.onnx``; by default where the package ``onnx`` is installed.
+        Whether to write ``network.onnx``; by default where the packages for it are installed.
     net
         The network, if the run was made with a network object.
     dataset
         The data, if the run was made from arrays.
     """
     directory = RunDirectory(run)
-    has_onnx = importlib.util.find_spec("onnx") is not None
+    has_onnx = all(importlib.util.find_spec(name) for name in PACKAGES)
     if onnx and not has_onnx:
-        raise CompressionError("network.onnx needs the package onnx: pip install 'pyro-zoo[onnx]'.")
+        raise CompressionError(
+            f"network.onnx needs {' and '.join(PACKAGES)}: pip install 'pyro-zoo[onnx]'."
+        )
     fitted = read_fitted(run, net=net)
     if dataset is None and fitted.config.data is None:
         raise CompressionError("this run was made from arrays: pass them as dataset=.")

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import kl_divergence
+from zoo.priors.quantizing import QuantizingProgram
 
 import zoo
 from zoo.distributions import Quantizing
 from zoo.infer.svi.loop import SVI
 from zoo.infer.svi.objective import Objective
 from zoo.priors import Prior
-from zoo.priors.quantizing import QuantizingProgram
 from zoo.registry import Recipe
 
 pytestmark = pytest.mark.usefixtures("double_precision", "module_local_params")
