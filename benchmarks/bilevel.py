@@ -108,7 +108,7 @@ def structure(degree: int, num_steps: int) -> dict[str, Any]:
         build_net({"edges": {"0-1": primitives}}, 1, 1).double(),
         likelihood=f"gaussian(noise={NOISE})",
         num_data=60,
-        priors={"*.structure": "GumbelSoftmax(points=vertices)", "*.weight": "Normal(0, 2)"},
+        priors={"*.structure": "GumbelSoftmaxStructure(points=vertices)", "*.weight": "Normal(0, 2)"},
     ).double()
     guide = model.guide(init_scale=0.1)
     rows = torch.as_tensor(x)[:, None], torch.as_tensor(y)

@@ -104,8 +104,8 @@ FROM_TRAINED: dict[str, Any] = {"lr": 1e-3, "pretrain": 0.05, "kl_warmup": 0.0}
 #: The publication bounds the posterior sds of the first layer of dense networks by 0.2. Under a
 #: horseshoe that keeps twice the inputs that are published.
 BOUNDED = {
-    "group_normal_jeffreys": {"0.weight": "NormalJeffreys(max_sd=0.2)"},
-    "group_horseshoe": {"0.weight": "Horseshoe(max_sd=0.4)"},
+    "group_normal_jeffreys": {"0.weight": "GroupNormalJeffreys(max_sd=0.2)"},
+    "group_horseshoe": {"0.weight": "GroupHorseshoe(max_sd=0.4)"},
 }
 #: What each method and network is trained with.
 RECIPES: dict[tuple[str, str], dict[str, Any]] = {
@@ -127,7 +127,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "batch_size": 64,
         **FROM_TRAINED,
         "lr": 3e-3,
-        "priors": {"6.output": "LogUniformNoise()"},
+        "priors": {"6.output": "StructuredBP()"},
     },
 }
 

@@ -78,7 +78,7 @@ def quantized_fit(
     config = make_config(
         method="quantized",
         net=None,
-        priors={"*weight": f"Quantizing(codebook=[-0.2, 0, 0.2], size={arguments.size}{bound})"},
+        priors={"*weight": f"Quantized(codebook=[-0.2, 0, 0.2], size={arguments.size}{bound})"},
         seed=arguments.seed,
         num_steps=arguments.steps,
         batch_size=arguments.batch_size,

@@ -60,7 +60,7 @@ def test_a_fit_reaches_the_optimum_of_the_published_objective(y):
         OneWeight(y),
         likelihood=likelihood,
         num_data=1,
-        priors={"weight": "Quantizing([-0.2, 0, 0.2])"},
+        priors={"weight": "Quantized([-0.2, 0, 0.2])"},
     )
     guide = model.guide(init_scale=0.03)
     svi = SVI(
@@ -117,7 +117,7 @@ def test_near_a_code_word_the_proper_posterior_is_where_the_fit_quantizes_to():
             OneWeight(y),
             likelihood=likelihood,
             num_data=1,
-            priors={"weight": "Quantizing([-0.2, 0, 0.2])"},
+            priors={"weight": "Quantized([-0.2, 0, 0.2])"},
         )
         guide = model.guide(init_scale=0.01)
         codes = model.program("weight").quantized(guide["weight"])

@@ -122,7 +122,7 @@ def test_copies_do_not_share_a_weight():
     guide = made()
     moved = guide.at(10.0)
     assert float(guide.complexity.weight) == pytest.approx(1.0)
-    assert moved.figures() == {"complexity": pytest.approx(10.0)}
+    assert moved.metrics() == {"complexity": pytest.approx(10.0)}
     assert not torch.equal(moved["w"]["w"].loc, guide["w"]["w"].loc)
     medians = moved.medians()["w"]
     torch.testing.assert_close(medians, moved["w"]["w"].loc)

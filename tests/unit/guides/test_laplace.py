@@ -72,7 +72,7 @@ def test_evidence_is_the_integral_of_the_gaussian_through_the_mode():
         guide.set_precision(precision, -3.0)
         log_det = (precision if precision.dim() == 2 else precision.diag()).logdet()
         expected = -3.0 + 1.5 * math.log(2 * math.pi) - 0.5 * float(log_det)
-        assert guide.figures()["log_evidence"] == pytest.approx(expected, rel=1e-12)
+        assert guide.metrics()["log_evidence"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_curvature_that_is_not_positive_is_refused():
@@ -92,7 +92,7 @@ def test_its_state_holds_the_covariance_once_it_is_known():
     torch.manual_seed(1)
     second = other.draw(3)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert other.figures() == guide.figures()
+    assert other.metrics() == guide.metrics()
     assert all(isinstance(value, torch.Tensor) for value in guide.state_dict().values())
 
 

@@ -55,7 +55,7 @@ def test_posterior_precision_and_evidence_are_those_of_laplace_torch(task, struc
     # laplace-torch is off by up to 1.1e-7 from the sum written out in double precision, we are not.
     torch.testing.assert_close(precision, expected, rtol=1e-6, atol=2e-7)
     guide.set_precision(precision, log_joint(model, guide, x, y))
-    evidence = guide.figures()["log_evidence"]
+    evidence = guide.metrics()["log_evidence"]
     assert evidence == pytest.approx(row[f"{structure}_log_evidence"], rel=1e-6)
 
 

@@ -99,7 +99,7 @@ def test_one_row_cannot_be_split():
         svi_of(model, guide, x, y)
 
 
-@pytest.mark.parametrize("text", ["SoftmaxStructure(scale=0)", "SoftmaxStructure(s=[1, 2])"])
+@pytest.mark.parametrize("text", ["Darts(scale=0)", "Darts(s=[1, 2])"])
 def test_bad_prior_is_refused(text):
     net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     with pytest.raises(zoo.errors.PriorError):

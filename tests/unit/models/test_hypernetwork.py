@@ -91,12 +91,12 @@ def test_priors_that_move_posteriors_are_refused():
             mlp([3, 4, 2]),
             likelihood="categorical",
             num_data=10,
-            priors={"*weight": "Quantizing([-0.2, 0, 0.2], size=fitted)"},
+            priors={"*weight": "Quantized([-0.2, 0, 0.2], size=fitted)"},
         )
 
 
 @pytest.mark.usefixtures("double_precision", "module_local_params")
-@pytest.mark.parametrize("prior", ["Normal(0, 1)", "Laplace(0, 1)", "Horseshoe(scale=0.1)"])
+@pytest.mark.parametrize("prior", ["Normal(0, 1)", "Laplace(0, 1)", "GroupHorseshoe(scale=0.1)"])
 def test_every_prior_has_the_drawn_weight_on_both_sides(prior):
     """The part of the loss that is not the likelihood is proportional to the weight."""
     torch.manual_seed(0)
@@ -150,7 +150,7 @@ def test_structure_is_a_function_of_the_weight_too():
         X=X,
         y=y,
         net={"edges": {"0-1": [small, large], "1-2": ["linear(outputs)"]}},
-        priors={"*.structure": "GumbelSoftmax(points=vertices, penalty=0.5)"},
+        priors={"*.structure": "GumbelSoftmaxStructure(points=vertices, penalty=0.5)"},
         num_steps=1500,
         num_samples=20,
         seed=0,

@@ -258,7 +258,7 @@ def test_law_of_statistics_is_no_prior_of_weights():
             normalised(),
             likelihood="categorical",
             num_data=64,
-            priors={"0.weight": "BatchMean()"},
+            priors={"0.weight": "StochasticBatchNorm()"},
         )
 
 

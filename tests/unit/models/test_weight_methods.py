@@ -19,7 +19,7 @@ GUIDES = {
     "empirical_bayes": EmpiricalBayes,
     "graves": Graves,
 }
-IMPROPER = {"sparse_vd": "LogUniform()", "group_normal_jeffreys": "NormalJeffreys(group=auto)"}
+IMPROPER = {"sparse_vd": "SparseVD()", "group_normal_jeffreys": "GroupNormalJeffreys(group=auto)"}
 #: Largest error of the published approximation per log-uniform element, in nats.
 APPROXIMATION = 0.0094
 

@@ -263,7 +263,7 @@ def test_calibration_is_refused(fitted):
 
 
 def test_ordinary_priors_are_not_fitted():
-    model = model_of("Horseshoe")
+    model = model_of("GroupHorseshoe")
     assert model.fitted_priors == []
     assert model.normal_prior("0.weight") is None
     assert model.normal_prior("0.bias").scale.item() == 1

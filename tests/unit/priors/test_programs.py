@@ -66,7 +66,7 @@ def test_hyper_priors_are_scalar_sites_shared_by_the_slot():
 @pytest.mark.parametrize("tau", [1e-5, 0.3, 2.0])
 def test_horseshoe_density_is_that_of_gammas_inverse_gammas_and_normals(tau):
     place = slot((2, 3))
-    program = build_program(Prior.parse(f"Horseshoe(scale={tau})"), place)
+    program = build_program(Prior.parse(f"GroupHorseshoe(scale={tau})"), place)
     rng = np.random.default_rng(0)
     global_a, global_b = tau**2 * rng.gamma(2.0), rng.gamma(2.0)
     local_a, local_b, base = rng.gamma(2.0, size=3), rng.gamma(2.0, size=3), rng.normal(size=(2, 3))
@@ -96,7 +96,7 @@ def test_horseshoe_density_is_that_of_gammas_inverse_gammas_and_normals(tau):
 def horseshoe_draws():
     """Independent draws of a horseshoe with one group of one weight, global scale 0.1."""
     place = Slot("w", torch.zeros(1, 1, dtype=torch.float64), "linear")
-    program = build_program(Prior.parse("Horseshoe(scale=0.1)"), place)
+    program = build_program(Prior.parse("GroupHorseshoe(scale=0.1)"), place)
     pyro.set_rng_seed(0)
     with pyro.validation_enabled(False):
         traces = [poutine.trace(program).get_trace().nodes for _ in range(1000)]
@@ -136,7 +136,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("family", ["Horseshoe", "NormalJeffreys"])
+@pytest.mark.parametrize("family", ["GroupHorseshoe", "GroupNormalJeffreys"])
 @pytest.mark.parametrize(("layer", "name", "group", "shape"), CASES)
 def test_weights_of_a_group_share_one_scale(family, layer, name, group, shape):
     place = next(s for s in network_slots(layer.double()) if s.name == name)
@@ -145,7 +145,7 @@ def test_weights_of_a_group_share_one_scale(family, layer, name, group, shape):
     guide = build_guide(prior, place, program, init_scale=0.1)
     nodes = poutine.trace(poutine.replay(program, trace=poutine.trace(guide).get_trace()))
     nodes = nodes.get_trace().nodes
-    local = f"{name}_local_a" if family == "Horseshoe" else f"{name}_z"
+    local = f"{name}_local_a" if family == "GroupHorseshoe" else f"{name}_z"
     assert nodes[local]["value"].shape == (int(np.prod(shape)),)
     scale = nodes[name]["value"] / nodes[f"{name}_base"]["value"]
     assert scale.shape == place.shape
@@ -157,7 +157,7 @@ def test_weights_of_a_group_share_one_scale(family, layer, name, group, shape):
 
 def test_normal_jeffreys_density_is_inverse_in_the_scale():
     place = slot((2, 3))
-    program = build_program(Prior.parse("NormalJeffreys"), place)
+    program = build_program(Prior.parse("GroupNormalJeffreys"), place)
     z = torch.tensor([0.2, -1.0, 3.0])
     densities = [
         trace_at(program, {"w_z": scale, "w_base": place.value}).log_prob_sum().item()
@@ -169,7 +169,7 @@ def test_normal_jeffreys_density_is_inverse_in_the_scale():
 
 @pytest.mark.parametrize(
     "text",
-    ["Normal(0, HalfCauchy(1))", "Normal(0, InverseGamma(1, 1))", "Horseshoe", "NormalJeffreys"],
+    ["Normal(0, HalfCauchy(1))", "Normal(0, InverseGamma(1, 1))", "GroupHorseshoe", "GroupNormalJeffreys"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_program_and_guide_follow_the_precision_of_the_slot(text, dtype):
@@ -212,16 +212,16 @@ def test_truncated_normal_jeffreys_has_the_reference_density_without_its_scale(w
 @pytest.mark.parametrize(
     ("improper", "proper"),
     [
-        ("LogUniform", "TruncatedNormalJeffreys(group=element)"),
-        ("NormalJeffreys", "TruncatedNormalJeffreys(group=auto)"),
-        ("NormalJeffreys(group=output)", "TruncatedNormalJeffreys(group=output)"),
+        ("SparseVD", "TruncatedNormalJeffreys(group=element)"),
+        ("GroupNormalJeffreys", "TruncatedNormalJeffreys(group=auto)"),
+        ("GroupNormalJeffreys(group=output)", "TruncatedNormalJeffreys(group=output)"),
     ],
 )
 def test_improper_priors_name_their_proper_counterpart(improper, proper):
     assert proper_counterpart(Prior.parse(improper)) == Prior.parse(proper)
 
 
-@pytest.mark.parametrize("text", ["Normal(0, 1)", "Horseshoe", "EmpiricalBayes", "Graves"])
+@pytest.mark.parametrize("text", ["Normal(0, 1)", "GroupHorseshoe", "EmpiricalBayes", "Graves"])
 def test_proper_priors_stand_for_themselves(text):
     assert proper_counterpart(Prior.parse(text)) is None
 
@@ -231,7 +231,7 @@ def test_bounds_in_the_wrong_order_are_refused():
         Prior.parse("TruncatedNormalJeffreys(low=2, high=1)")
 
 
-@pytest.mark.parametrize("prior", ["NormalJeffreys(max_sd=0.2)", "Horseshoe(max_sd=0.2)"])
+@pytest.mark.parametrize("prior", ["GroupNormalJeffreys(max_sd=0.2)", "GroupHorseshoe(max_sd=0.2)"])
 def test_standard_deviations_stay_below_their_bound(prior):
     place = slot((2, 3))
     program = build_program(Prior.parse(prior), place)
@@ -244,7 +244,7 @@ def test_standard_deviations_stay_below_their_bound(prior):
     torch.testing.assert_close(scales.detach().exp(), expected)
 
 
-@pytest.mark.parametrize("prior", ["NormalJeffreys()", "Horseshoe()", "Normal(0, 1)"])
+@pytest.mark.parametrize("prior", ["GroupNormalJeffreys()", "GroupHorseshoe()", "Normal(0, 1)"])
 def test_what_has_no_bound_is_not_constrained(prior):
     place = slot((2, 3))
     program = build_program(Prior.parse(prior), place)

@@ -36,15 +36,15 @@ def trained(model, guide, **recipe):
 
 
 def test_every_way_to_write_it_is_the_same_prior():
-    text = Prior.parse("Quantizing([-1, 0, 1], fitted)")
-    mapping = {"dist": "Quantizing", "codebook": [-1, 0, 1], "size": "fitted"}
+    text = Prior.parse("Quantized([-1, 0, 1], fitted)")
+    mapping = {"dist": "Quantized", "codebook": [-1, 0, 1], "size": "fitted"}
     assert text == Prior.parse(mapping) == Prior.parse(str(text))
-    assert str(Prior.parse("Quantizing")) == "Quantizing(codebook=[-0.2, 0, 0.2], size=fixed)"
+    assert str(Prior.parse("Quantized")) == "Quantized(codebook=[-0.2, 0, 0.2], size=fixed)"
 
 
 def test_a_fixed_codebook_stays_and_a_learned_one_moves():
     for size, moves in (("fixed", False), ("learned", True), ("fitted", True)):
-        model = model_with(f"Quantizing([-0.2, 0, 0.2], size={size})")
+        model = model_with(f"Quantized([-0.2, 0, 0.2], size={size})")
         guide = model.guide(init_scale=0.01)
         trained(model, guide, kl_warmup=0.0)
         words = model.program("0.weight").codebook().detach()
@@ -57,7 +57,7 @@ def test_the_divergence_does_not_depend_on_the_size_of_the_codebook():
     # The published objective in other coordinates: KL(s θ, s σ; s c) = KL(θ, σ; c).
     divergences = []
     for words in ("[-0.2, 0, 0.2]", "[-0.6, 0, 0.6]"):
-        model = model_with(f"Quantizing({words}, size=learned)")
+        model = model_with(f"Quantized({words}, size=learned)")
         guide = model.guide(init_scale=0.02)
         part, program = guide["0.weight"], model.program("0.weight")
         with torch.no_grad():
@@ -76,7 +76,7 @@ def test_the_divergence_does_not_depend_on_the_size_of_the_codebook():
 
 
 def test_weights_stay_on_their_code_words_when_the_codebook_grows():
-    model = model_with("Quantizing([-0.2, 0, 0.2], size=learned)")
+    model = model_with("Quantized([-0.2, 0, 0.2], size=learned)")
     part, program = model.guide(init_scale=0.02)["0.weight"], model.program("0.weight")
     before = program.quantized(part).detach()
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_weights_stay_on_their_code_words_when_the_codebook_grows():
 
 def test_the_size_has_the_gradient_of_the_likelihood():
     # w = s w̃: the derivative by log s is that by every weight, times the weight.
-    model = model_with("Quantizing([-0.2, 0, 0.2], size=learned)")
+    model = model_with("Quantized([-0.2, 0, 0.2], size=learned)")
     guide = model.guide(init_scale=1e-9)
     objective = Objective(model, guide, validate=False)
     x = torch.randn(40, 3)
@@ -106,7 +106,7 @@ def test_the_size_has_the_gradient_of_the_likelihood():
 
 
 def test_the_bound_of_the_sds_is_a_share_of_the_distance_between_code_words():
-    model = model_with("Quantizing([-3, 0, 3], size=learned, max_sd=0.1)")
+    model = model_with("Quantized([-3, 0, 3], size=learned, max_sd=0.1)")
     guide = model.guide(init_scale=0.05)
     part, program = guide["0.weight"], model.program("0.weight")
     program.constrain(part)
@@ -115,7 +115,7 @@ def test_the_bound_of_the_sds_is_a_share_of_the_distance_between_code_words():
 
 
 def test_fitting_leaves_the_weights_where_they_are():
-    model = model_with("Quantizing([-1, 0, 1], size=fitted)", method="quantized")
+    model = model_with("Quantized([-1, 0, 1], size=fitted)", method="quantized")
     part, program = model.guide(init_scale=0.0183)["0.weight"], model.program("0.weight")
     before = part.weights.loc.detach() * program.size().detach()
     program.start(part)
@@ -126,7 +126,7 @@ def test_fitting_leaves_the_weights_where_they_are():
 
 
 def test_fitting_happens_once_where_pretraining_ends():
-    model = model_with("Quantizing([-1, 0, 1], size=fitted)", method="quantized")
+    model = model_with("Quantized([-1, 0, 1], size=fitted)", method="quantized")
     guide = model.guide(init_scale=0.0183)
     seen = []
     recipe = Recipe(num_steps=20, batch_size=20, lr=1e-2, pretrain=0.5, kl_warmup=0.25)
@@ -147,7 +147,7 @@ def test_fitting_happens_once_where_pretraining_ends():
 
 
 def test_a_codebook_does_not_collapse():
-    program = model_with("Quantizing([-0.2, 0, 0.2], size=learned)").program("0.weight")
+    program = model_with("Quantized([-0.2, 0, 0.2], size=learned)").program("0.weight")
     assert isinstance(program, QuantizingProgram)
     with torch.no_grad():
         program.growth.fill_(-1e6)
@@ -158,7 +158,7 @@ def test_a_codebook_does_not_collapse():
 @pytest.mark.parametrize("step", [9, 10, 11])
 def test_a_run_that_stops_near_the_end_of_pretraining_continues_to_the_same_bits(step):
     def make():
-        model = model_with("Quantizing([-1, 0, 1], size=fitted)", method="quantized")
+        model = model_with("Quantized([-1, 0, 1], size=fitted)", method="quantized")
         recipe = Recipe(num_steps=20, batch_size=16, lr=1e-2, pretrain=0.5, kl_warmup=0.25)
         x = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
         guide = model.guide(init_scale=0.0183)

@@ -86,7 +86,7 @@ def test_another_codebook_is_one_prior_away():
         net="mlp:13-8-3",
         num_steps=20,
         num_samples=5,
-        priors={"0.weight": "Quantizing([-0.5, -0.25, 0, 0.25, 0.5])"},
+        priors={"0.weight": "Quantized([-0.5, -0.25, 0, 0.25, 0.5])"},
         progress_bar=False,
     )
     net = fit.quantize()
