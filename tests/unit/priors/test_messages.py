@@ -39,7 +39,6 @@ SLOTS = [WEIGHT, BIAS, LAST, NOISE]
         ("Uniform(1, 0)", ["Uniform(low=1.0, high=0.0) does not exist"]),
         ("SmoothLogUniform(2, -8)", ["does not exist", "low < high"]),
         ("GroupHorseshoe(scale=0)", ["'scale' of GroupHorseshoe", "Got 0.0"]),
-        ("GroupHorseshoe(max_sd=0)", ["'max_sd' of GroupHorseshoe", "Got 0.0"]),
         ("GroupHorseshoe(scale=1e-200)", ["'scale' of GroupHorseshoe", "Got 1e-200"]),
         ("GroupHorseshoe(group=rows)", ["one of auto, input, output, element", "Got 'rows'"]),
         ("Quantized([0.1, 0.2])", ["must contain 0"]),
@@ -61,9 +60,18 @@ SLOTS = [WEIGHT, BIAS, LAST, NOISE]
         ("Normal(0, Normal(0, 1))", ["'scale' of Normal must be > 0", "Normal(loc=0, scale=1)"]),
         ("Normal(0, Uniform(-1, 1))", ["must be > 0", "values that are > -1 and < 1"]),
         ("Gamma(Laplace(0, 1), 1)", ["'concentration' of Gamma", "real"]),
-        ("Normal(0, GroupHorseshoe())", ["structured prior GroupHorseshoe cannot be a hyper-prior"]),
-        ("Normal(0, GroupNormalJeffreys())", ["GroupNormalJeffreys cannot be a hyper-prior of Normal"]),
-        ("GroupHorseshoe(scale=HalfCauchy(1))", ["'scale' of GroupHorseshoe", "HalfCauchy(scale=1)"]),
+        (
+            "Normal(0, GroupHorseshoe())",
+            ["structured prior GroupHorseshoe cannot be a hyper-prior"],
+        ),
+        (
+            "Normal(0, GroupNormalJeffreys())",
+            ["GroupNormalJeffreys cannot be a hyper-prior of Normal"],
+        ),
+        (
+            "GroupHorseshoe(scale=HalfCauchy(1))",
+            ["'scale' of GroupHorseshoe", "HalfCauchy(scale=1)"],
+        ),
         # not a prior of single weights
         ("Bernoulli(0.5)", ["Bernoulli cannot be a prior", "continuous univariate"]),
         ("Poisson(1)", ["Poisson cannot be a prior", "continuous univariate"]),

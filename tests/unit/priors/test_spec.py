@@ -140,7 +140,6 @@ def test_numbers_keep_every_bit(number):
         ("GroupHorseshoe", "GroupHorseshoe(scale=1e-05, group=auto)"),
         ("GroupHorseshoe()", "GroupHorseshoe(scale=1e-05, group=auto)"),
         ("GroupHorseshoe(0.1, 'input')", "GroupHorseshoe(scale=0.1, group=input)"),
-        ("GroupNormalJeffreys(max_sd=0.2)", "GroupNormalJeffreys(group=auto, max_sd=0.2)"),
         ("SparseVD", "SparseVD()"),
         ("Quantized([-0.2, 0, 0.2])", "Quantized(codebook=[-0.2, 0, 0.2], size=fixed)"),
         ("Quantized((-0.2, 0, 0.2))", "Quantized(codebook=[-0.2, 0, 0.2], size=fixed)"),
