@@ -4,12 +4,14 @@ import contextlib
 import copy
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.distributions import Uniform
 from torch import Tensor, nn
+from torch.distributions.kl import register_kl
 
 from guides.base import Composite, Guide, module_key
 
@@ -20,6 +22,19 @@ ELBO_WEIGHT = 1.0
 
 #: Site of the weight's position in its range.
 SITE = "complexity"
+
+
+class Position(Uniform):
+    """The uniform distribution of the position, the same in model and guide."""
+
+
+def _no_divergence(q: Position, p: Position) -> Tensor:
+    """Return zero; torch compares the bounds, and a step with a comparison cannot be recorded."""
+    return torch.zeros_like(q.low)
+
+
+_register: Any = register_kl
+_register(Position, Position)(_no_divergence)
 
 
 class Complexity(nn.Module):
@@ -63,7 +78,7 @@ class Complexity(nn.Module):
         """Return where the weight is in its range, from zero to one: a sample in training."""
         if not self.training:
             return self.chosen
-        drawn: Tensor = pyro.sample(SITE, Uniform(self.zero, self.zero + 1))
+        drawn: Tensor = pyro.sample(SITE, Position(self.zero, self.zero + 1))
         return drawn
 
     def weight(self, position: Tensor) -> Tensor:

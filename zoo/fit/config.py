@@ -93,7 +93,7 @@ class RunConfig(BaseModel):
             return values
         values = dict(values)
         moved: dict[str, dict[str, Any]] = {}
-        if values.get("priors"):
+        if isinstance(values.get("priors"), Mapping):
             from zoo.priors import parse_priors
 
             for pattern, prior in parse_priors(values["priors"]).items():

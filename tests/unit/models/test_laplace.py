@@ -79,9 +79,14 @@ def test_many_unknowns_have_a_diagonal_unless_the_matrix_is_asked_for(monkeypatc
     assert not fit.assembly.guide.is_joint
     assert np.isfinite(fit.assembly.guide.metrics()["log_evidence"])
     assert fitted(guide="full_rank").assembly.guide.is_joint
+    assert fitted(options={"curvature": "full"}).assembly.guide.is_joint
+    monkeypatch.setattr(method, "MAX_JOINT", 4000)
+    assert not fitted(options={"curvature": "diagonal"}).assembly.guide.is_joint
     monkeypatch.setattr(method, "MAX_FULL_RANK", 20)
     with pytest.raises(ConfigError, match="at most 20 unknowns"):
         fitted(guide="full_rank")
+    with pytest.raises(ConfigError, match="at most 20 unknowns"):
+        fitted(options={"curvature": "full"})
 
 
 def test_a_stored_fit_has_the_same_draws_predictions_and_evidence(tmp_path):

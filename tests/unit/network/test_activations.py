@@ -53,10 +53,10 @@ def noisy(net, priors, method="mean_field", **options):
     ).eval()
 
 
-def only_noise(net, patterns, prior="LogNormal(0, 0.3)"):
+def only_noise(net, patterns, prior="LogNormal(0, 0.3)", **options):
     """Return a model in which weights are points and activations are multiplied."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
-    model = noisy(net, dict.fromkeys(patterns, prior), bayesian=["*put"])
+    model = noisy(net, dict.fromkeys(patterns, prior), bayesian=["*put"], options=options)
     return model, model.guide(init_scale=0.3)
 
 
@@ -338,7 +338,7 @@ def test_rows_of_a_convolutional_network_with_fixed_weights_can_be_drawn_one_by_
 
 
 def test_fixed_noise_leaves_a_guide_without_parameters():
-    model, guide = only_noise(mlp(), "*.input", "VariationalDropout(p=0.3, share=fixed)")
+    model, guide = only_noise(mlp(), "*.input", "VariationalDropout()", p=0.3, share="fixed")
     assert not list(guide.parameters())
     objective = Objective(model, guide)
     objective(*batch()).backward()

@@ -8,7 +8,7 @@ from torch import nn
 
 from zoo.errors import PriorError
 from zoo.network.slots import Slot, network_slots
-from zoo.priors import Prior, SlotPrior, prior_of_slot
+from zoo.priors import Prior, prior_of_slot
 from zoo.priors.options import validated
 
 pytestmark = pytest.mark.usefixtures("double_precision")
