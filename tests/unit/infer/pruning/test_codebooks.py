@@ -40,7 +40,7 @@ def test_the_quantized_network_has_code_words_for_weights_and_means_for_biases(f
             distance = (parameter.detach().unsqueeze(-1) - words).abs().amin(-1)
             assert distance.max() <= 1e-6 * words.max()
             part = fit.assembly.guide[name]
-            assert torch.equal(parameter, fit.assembly.model.program(name).quantized(part))
+            assert torch.equal(parameter, fit.assembly.model.prior(name).quantized(part))
         else:
             assert torch.equal(parameter, medians[name])
     assert not net.training
