@@ -156,7 +156,11 @@ def main() -> None:
         (
             "gumbel_softmax_structure",
             penalty,
-            {"priors": {"*.structure": f"GumbelSoftmax(points=vertices, penalty={penalty})"}},
+            {
+                "priors": {
+                    "*.structure": f"GumbelSoftmaxStructure(points=vertices, penalty={penalty})"
+                }
+            },
         )
         for penalty in PENALTIES
     ]

@@ -94,7 +94,7 @@ def bilevel(problem: str, seed: int, num_steps: int) -> tuple[float, Array]:
     levels.run(num_steps=num_steps, lr=0.1, hyper_lr=0.1, unroll=1, unroll_lr=1e-3)
     posterior = guide["coefficients"]["coefficients"]
     mean, log_sd = posterior.loc.detach().numpy(), posterior.log_scale.detach().numpy()
-    scales = model.program("coefficients").prior_scale.numpy()
+    scales = model.prior("coefficients").prior_scale.numpy()
     return held_out_nll(mean, np.exp(2 * log_sd), seed), scales
 
 
@@ -109,7 +109,10 @@ def structure(degree: int, num_steps: int) -> dict[str, Any]:
         build_net({"edges": {"0-1": primitives}}, 1, 1).double(),
         likelihood=f"gaussian(noise={NOISE})",
         num_data=60,
-        priors={"*.structure": "GumbelSoftmax(points=vertices)", "*.weight": "Normal(0, 2)"},
+        priors={
+            "*.structure": "GumbelSoftmaxStructure(points=vertices)",
+            "*.weight": "Normal(0, 2)",
+        },
     ).double()
     guide = model.guide(init_scale=0.1)
     rows = torch.as_tensor(x)[:, None], torch.as_tensor(y)

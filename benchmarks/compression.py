@@ -103,17 +103,17 @@ FROM_TRAINED: dict[str, Any] = {"lr": 1e-3, "pretrain": 0.05, "kl_warmup": 0.0}
 #: The publication bounds the posterior sds of the first layer of dense networks by 0.2. With a
 #: horseshoe this keeps twice the published inputs.
 BOUNDED = {
-    "group_normal_jeffreys": {"0.weight": "NormalJeffreys(max_sd=0.2)"},
-    "group_horseshoe": {"0.weight": "Horseshoe(max_sd=0.4)"},
+    "group_normal_jeffreys": {"max_sd": {"0.weight": 0.2}},
+    "group_horseshoe": {"max_sd": {"0.weight": 0.4}},
 }
 #: Training settings of each method and network.
 RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("group_horseshoe", "lenet300"): {
         "num_steps": 47_000,
         "lr": 4e-3,
-        "priors": BOUNDED["group_horseshoe"],
+        "options": BOUNDED["group_horseshoe"],
     },
-    ("group_normal_jeffreys", "lenet300"): DENSE | {"priors": BOUNDED["group_normal_jeffreys"]},
+    ("group_normal_jeffreys", "lenet300"): DENSE | {"options": BOUNDED["group_normal_jeffreys"]},
     ("sparse_vd", "lenet300"): DENSE,
     ("group_horseshoe", "lenet5"): CONVOLUTIONS,
     ("group_normal_jeffreys", "lenet5"): CONVOLUTIONS,
@@ -126,7 +126,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
         "batch_size": 64,
         **FROM_TRAINED,
         "lr": 3e-3,
-        "priors": {"6.output": "LogUniformNoise()"},
+        "priors": {"6.output": "StructuredBP()"},
     },
 }
 
@@ -150,6 +150,12 @@ def command_of(options: dict[str, Any]) -> str:
     for name, value in options.items():
         if name == "priors":
             flags += [f"--prior={slot}={prior}" for slot, prior in value.items()]
+        elif name == "options":
+            flags += [
+                f"--option={option}[{slot}]={number:g}"
+                for option, by_slot in value.items()
+                for slot, number in by_slot.items()
+            ]
         elif name != "method":
             flags += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join(["zoo", "fit", options["method"], *flags])
@@ -201,7 +207,9 @@ def row_of(
         "network": network,
         "seed": options["seed"],
         "setting": setting,
-        "prior of the first layer": options.get("priors", {}).get("0.weight", ""),
+        "largest sd of the first layer": (
+            options.get("options", {}).get("max_sd", {}).get("0.weight", "")
+        ),
         **{f"error {name} %": value for name, value in errors.items()},
         "published error %": published.error,
         "weights left %": round(rates["weights_left_percent"], 2),

@@ -80,8 +80,8 @@ def fitted_row(degree: int) -> dict[str, float]:
     model = LinearModel(polynomial_features(X, degree), Y, 1.0, NOISE**-2)
     training = {"lr": 0.03, "schedule": "cosine", "kl_warmup": 0.0, "num_steps": 1000}
     row = {
-        "evidence (exact)": fit("evidence", degree).assembly.guide.figures()["log_evidence"],
-        "evidence (laplace)": fit("laplace", degree, **training).assembly.guide.figures()[
+        "evidence (exact)": fit("evidence", degree).assembly.guide.metrics()["log_evidence"],
+        "evidence (laplace)": fit("laplace", degree, **training).assembly.guide.metrics()[
             "log_evidence"
         ],
     }

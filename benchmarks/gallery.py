@@ -135,8 +135,8 @@ def degrees(method: str) -> Figure:
 
 
 def rates(method: str) -> Figure:
-    """Draw the learned dropout rates of every layer and unit."""
-    fitted = digits_fit(method, priors={"*.input": "GaussianDropout(p=0.2, max_p=0.5, share=unit)"})
+    """Draw the dropout rates that were learned, layer by layer, unit by unit."""
+    fitted = digits_fit(method, options={"share": "unit"})
     guide = fitted.assembly.guide
     figure, left, right = two_panels(f"{method}, digits: a rate for each unit")
     first, second = (guide[name].dropout_rates().detach().numpy() for name in guide.names[:2])

@@ -29,7 +29,7 @@ import zoo
 import zoo.data
 from benchmarks.speed import machine_line
 from guides.base import Composite, Guide
-from guides.graves import Graves, graves_relevance
+from guides.graves import GravesGuide, graves_relevance
 from zoo.infer.predict.draws import draw_posterior, log_likelihood, log_predictive_density
 from zoo.infer.predict.outputs import network_outputs
 from zoo.infer.svi.loop import SVI
@@ -71,7 +71,7 @@ class WeightedBNN(BNN):
             return super().sample_slots()
 
     def guide(self, *, init_scale: float) -> "WeightedGuide":
-        return WeightedGuide(self, super().guide(init_scale=init_scale).by_name())
+        return WeightedGuide(self, self.factorised_guide(init_scale).by_name())
 
 
 class WeightedGuide(Composite):
@@ -81,9 +81,9 @@ class WeightedGuide(Composite):
         super().__init__(parts)
         self.weighted = model.weighted
 
-    def sample_sites(self) -> dict[str, Tensor]:
+    def guide(self) -> None:
         with self.weighted():
-            return super().sample_sites()
+            super().guide()
 
 
 class Problem:
@@ -131,7 +131,7 @@ def _kept(guide: Guide) -> Iterator[Tensor]:
         if name.endswith("weight"):
             posterior: Any = part[name]  # type: ignore[index]
             relevance = graves_relevance(posterior.loc, posterior.log_scale.exp())
-            yield relevance <= Graves.default_threshold
+            yield relevance <= GravesGuide.default_threshold
 
 
 def separate(data: Problem, weight: float) -> dict[str, Any]:
@@ -149,9 +149,14 @@ def separate(data: Problem, weight: float) -> dict[str, Any]:
 def trained_once(data: Problem, contestant: str) -> list[dict[str, Any]]:
     """Train a hypernetwork, and score it at many weights."""
     recipe = get("hypernetwork").recipe
-    model = zoo.create("hypernetwork", data.net(), likelihood="categorical", num_data=len(data.x))
-    build = model.guide if contestant == PIECEWISE else model.linear_guide
-    guide: Any = build(init_scale=recipe.init_scale)
+    model = zoo.create(
+        "hypernetwork",
+        data.net(),
+        likelihood="categorical",
+        num_data=len(data.x),
+        options={} if contestant == PIECEWISE else {"knots": 2},
+    )
+    guide: Any = model.guide(init_scale=recipe.init_scale)
     seconds = data.train(model, guide, recipe, HYPERNETWORK_STEPS * data.num_steps)
     rows = {"contestant": contestant, "seconds": seconds}
     weights = sorted({*WEIGHTS, BEYOND, *GRID})

@@ -74,11 +74,11 @@ def quantized_fit(
     dataset: Dataset, parent: nn.Module, arguments: argparse.Namespace, folder: Path
 ) -> Fit:
     """Train the method from a parent, from its last checkpoint if there is one."""
-    bound = "" if arguments.max_sd is None else f", max_sd={arguments.max_sd:g}"
     config = make_config(
         method="quantized",
         net=None,
-        priors={"*weight": f"Quantizing(codebook=[-0.2, 0, 0.2], size={arguments.size}{bound})"},
+        priors={"*weight": f"Quantized(codebook=[-0.2, 0, 0.2], size={arguments.size})"},
+        options={} if arguments.max_sd is None else {"max_sd": arguments.max_sd},
         seed=arguments.seed,
         num_steps=arguments.steps,
         batch_size=arguments.batch_size,

@@ -36,7 +36,7 @@ from zoo.infer.predict.draws import draw_posterior
 from zoo.infer.predict.outputs import network_outputs
 from zoo.infer.predict.scores import expected_calibration_error
 from zoo.infer.svi.loop import SVI
-from zoo.models.stochastic_batch_norm import StochasticBatchNorm
+from zoo.models.stochastic_batch_norm import StochasticBatchNormNetwork
 from zoo.registry import Recipe
 
 RESULTS = Path(__file__).parent / "results"
@@ -97,8 +97,8 @@ def log(message: str) -> None:
 
 def trained(
     network: str, rows: Mapping[str, Tensor], seed: int, epochs: int
-) -> tuple[StochasticBatchNorm, Composite, SVI]:
-    """Train, resuming an earlier call, and match the moments of the statistics."""
+) -> tuple[StochasticBatchNormNetwork, Composite, SVI]:
+    """Train from where an earlier call has stopped, and match the moments of the statistics."""
     torch.manual_seed(seed)
     model = zoo.create(
         "stochastic_batch_norm",
@@ -106,7 +106,7 @@ def trained(
         likelihood="categorical",
         num_data=len(rows["x"]),
     )
-    assert isinstance(model, StochasticBatchNorm)
+    assert isinstance(model, StochasticBatchNormNetwork)
     guide = model.guide(init_scale=0.01)
     steps = epochs * -(-len(rows["x"]) // BATCH)
     recipe = Recipe(num_steps=steps, batch_size=BATCH, lr=1e-3, schedule="linear", kl_warmup=0.0)
@@ -129,8 +129,8 @@ def trained(
     return model, guide, svi
 
 
-def statistics_of_real_batches(model: StochasticBatchNorm, svi: SVI) -> dict[str, Tensor]:
-    """Return the statistics of single mini-batches, as joint draws of all layers."""
+def statistics_of_real_batches(model: StochasticBatchNormNetwork, svi: SVI) -> dict[str, Tensor]:
+    """Return the statistics of single mini-batches, as draws of all layers together."""
     collected: dict[str, list[Tensor]] = {name: [] for name in model.slots}
     for rows in islice(svi.batches.full(), NUM_DRAWS):
         for name, seen in moments_of_batches(model, [rows]).items():
@@ -141,7 +141,7 @@ def statistics_of_real_batches(model: StochasticBatchNorm, svi: SVI) -> dict[str
 
 @torch.no_grad()
 def probabilities(
-    model: StochasticBatchNorm, guide: Composite, svi: SVI, x: Tensor, seed: int
+    model: StochasticBatchNormNetwork, guide: Composite, svi: SVI, x: Tensor, seed: int
 ) -> dict[str, Tensor]:
     """Return the class probabilities of the three ways to predict."""
     draws = draw_posterior(model, guide, NUM_DRAWS, seed=seed).slots

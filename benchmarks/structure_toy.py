@@ -54,7 +54,8 @@ def fit(meta: Metaparameters, temperature: float, start: int, num_steps: int) ->
         build_net("toy", 1, 1).double(),
         likelihood=f"gaussian(noise={NOISE})",
         num_data=ROWS,
-        priors={"*.structure": f"GumbelSoftmax(temperature={temperature}, start={temperature})"},
+        priors={"*.structure": f"GumbelSoftmaxStructure(temperature={temperature})"},
+        options={"start": temperature},
     ).double()
     guide = model.guide(init_scale=0.1)
     problem = Bilevel(model, guide, x, y, metaparameters=meta, per="slot")

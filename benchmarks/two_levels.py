@@ -32,13 +32,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 from torch.func import functional_call
-from zoo.priors.program import PlainProgram
-from zoo.priors.structure import StructureProgram
 
 from guides.base import Guide, module_key
-from guides.simplex import GumbelSoftmax
 from zoo.errors import ConfigError
+from zoo.models.gumbel_softmax_structure import GumbelSoftmaxStructure
 from zoo.network.bnn import BNN
+from zoo.priors.plain import PlainPrior
 
 Values: TypeAlias = dict[str, Tensor]
 #: An objective of both levels: a number from the parameters and the hyper-parameters.
@@ -254,18 +253,18 @@ class Bilevel:
         self.theta: Values = {
             name: p.detach() for name, p in self.terms.named_parameters() if p.requires_grad
         }
-        self._programs: dict[str, StructureProgram] = {}
+        self._structures: dict[str, GumbelSoftmaxStructure] = {}
         self.h: Values = {}
         for slot in model.slots:
-            program = model.program(slot)
-            if variances and isinstance(program, PlainProgram) and program.normal() is not None:
-                scale = program.get_buffer("prior_scale")
-                shape = program.slot_shape if per == "element" else scale.shape
+            prior = model.prior(slot)
+            if variances and isinstance(prior, PlainPrior) and prior.normal() is not None:
+                scale = prior.get_buffer("prior_scale")
+                shape = prior.slot.shape if per == "element" else scale.shape
                 self.h[f"{slot}.prior_scale"] = scale.detach().log().expand(shape).clone()
-            if isinstance(program, StructureProgram) and issubclass(program.make, GumbelSoftmax):
-                self._programs[slot] = program
+            if isinstance(prior, GumbelSoftmaxStructure):
+                self._structures[slot] = prior
                 if structure:
-                    self.h[f"{slot}.logits"] = program.get_buffer("logits").detach().clone()
+                    self.h[f"{slot}.logits"] = prior.get_buffer("logits").detach().clone()
 
     def lower(self, theta: Values, h: Values) -> Tensor:
         """Return L, an unbiased estimate."""
@@ -291,18 +290,19 @@ class Bilevel:
     def distance_to_vertex(self, h: Values, vertex: int, num_samples: int = 16) -> Tensor:
         """Return the summed divergence of the structure prior from the distribution at a vertex."""
         total = self.rows[0].new_zeros(())
-        for slot, program in self._programs.items():
-            logits = h.get(f"{slot}.logits", program.get_buffer("logits"))
+        for slot, prior in self._structures.items():
+            logits = h.get(f"{slot}.logits", prior.get_buffer("logits"))
             if not 0 <= vertex < logits.shape[-1]:
                 raise ConfigError(
                     f"lam_struct names vertex {vertex}, but {slot!r} has {logits.shape[-1]}."
                 )
-            temperature = program.get_buffer("temperature")
+            current = prior.distribution()
+            family, temperature = type(current), current.temperature
             near = torch.zeros_like(logits)
             near[..., vertex] = torch.tensor(self.metaparameters.vertex_odds).log()
-            prior = program.make(temperature, logits, validate_args=False)
-            law = program.make(temperature, near, validate_args=False)
-            total = total + _divergence(prior, law, num_samples).sum()
+            here = family(temperature, logits, validate_args=False)
+            there = family(temperature, near, validate_args=False)
+            total = total + _divergence(here, there, num_samples).sum()
         return total
 
     def run(

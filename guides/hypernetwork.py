@@ -25,15 +25,16 @@ SITE = "complexity"
 
 
 class Position(Uniform):
-    """Position of the weight in its range: uniform, in the model as in the guide."""
+    """The uniform distribution of the position, the same in model and guide."""
 
 
-def _kl_position(q: Position, p: Position) -> Tensor:
+def _no_divergence(q: Position, p: Position) -> Tensor:
+    """Return zero; torch compares the bounds, and a step with a comparison cannot be recorded."""
     return torch.zeros_like(q.low)
 
 
 _register: Any = register_kl
-_register(Position, Position)(_kl_position)
+_register(Position, Position)(_no_divergence)
 
 
 class Complexity(nn.Module):

@@ -105,7 +105,7 @@ def test_page_shows_scores_priors_and_configuration(wine_run):
     for fragment in (
         "group_horseshoe on wine",
         "accuracy",
-        "Horseshoe(scale=1e-05, group=auto)",
+        "GroupHorseshoe(scale=1e-05, group=auto)",
         "weights left after pruning",
         "ELBO in nats over 30 steps",
         "data_sha256",

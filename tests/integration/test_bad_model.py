@@ -116,8 +116,8 @@ def test_a_last_batch_that_is_too_small_to_normalise(refused, tmp_path, batch_si
         ("*.wieght=Normal(0, 1)", ["'*.wieght' matches no slot", "Did you mean '*.weight'?"]),
         ("*.weight=__import__('os').system('touch owned')", ["cannot read the prior"]),
         ("*.weight=Normal(0, open('owned', 'w'))", ["'open'"]),
-        ("*.weight=Horseshoe(scale=0)", ["scale", "Horseshoe"]),
-        ("*.weight=Horseshoe(group=sideways)", ["sideways", "input"]),
+        ("*.weight=GroupHorseshoe(scale=0)", ["scale", "GroupHorseshoe"]),
+        ("*.weight=GroupHorseshoe(group=sideways)", ["sideways", "input"]),
     ],
 )
 def test_a_bad_prior(refused, tmp_path, prior, fragments):

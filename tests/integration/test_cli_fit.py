@@ -193,7 +193,7 @@ def test_networks(zoo_here, tmp_path, net):
     assert not outcome.err
 
 
-@pytest.mark.parametrize("prior", ["*=Horseshoe(scale=1)", "*.bias=Horseshoe(scale=1)"])
+@pytest.mark.parametrize("prior", ["*=GroupHorseshoe(scale=1)", "*.bias=GroupHorseshoe(scale=1)"])
 def test_group_priors_on_biases(zoo_here, prior):
     options = ("--prior", prior, "--num-steps", "3", "--num-samples", "5")
     outcome = zoo_here("fit", "mean_field", "--data", "wine", *options)

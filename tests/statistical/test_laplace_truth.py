@@ -46,7 +46,7 @@ def test_posterior_of_the_small_problem_is_the_exact_one(diabetes, method, mean_
 def test_evidence_of_both_is_the_density_of_the_data(diabetes):
     design = np.column_stack([diabetes.X_train, np.ones(len(diabetes.X_train))])
     model = LinearModel(design.astype(float), diabetes.y_train.astype(float), 1.0, 0.7**-2)
-    found = {m: fit(m, diabetes).assembly.guide.figures()["log_evidence"] for m in METHODS}
+    found = {m: fit(m, diabetes).assembly.guide.metrics()["log_evidence"] for m in METHODS}
     assert found["evidence"] == pytest.approx(model.log_evidence, rel=1e-6)
     # Half the squared distance of the trained mode from the true one is lost: 11 weights, 0.02 sd.
     assert found["laplace"] == pytest.approx(model.log_evidence, abs=11 * 0.5 * 0.02**2 * 5)

@@ -60,7 +60,7 @@ def test_a_fit_reaches_the_optimum_of_the_published_objective(y):
         OneWeight(y),
         likelihood=likelihood,
         num_data=1,
-        priors={"weight": "Quantizing([-0.2, 0, 0.2])"},
+        priors={"weight": "Quantized([-0.2, 0, 0.2])"},
     )
     guide = model.guide(init_scale=0.03)
     svi = SVI(
@@ -74,7 +74,7 @@ def test_a_fit_reaches_the_optimum_of_the_published_objective(y):
         vectorize_particles=True,
     )
     svi.run(progress_bar=False)
-    posterior = guide["weight"].weights
+    posterior = guide["weight"].base
     fitted = np.array([float(posterior.loc.detach()), float(posterior.log_scale.detach())])
     # The minimum in the basin of the start, inside the range that the weights are kept in.
     best = optimize.minimize(
@@ -117,8 +117,8 @@ def test_near_a_code_word_the_proper_posterior_is_where_the_fit_quantizes_to():
             OneWeight(y),
             likelihood=likelihood,
             num_data=1,
-            priors={"weight": "Quantizing([-0.2, 0, 0.2])"},
+            priors={"weight": "Quantized([-0.2, 0, 0.2])"},
         )
         guide = model.guide(init_scale=0.01)
-        codes = model.program("weight").quantized(guide["weight"])
+        codes = model.prior("weight").quantized(guide["weight"])
         assert float(codes) == word

@@ -112,7 +112,7 @@ def fixed_problem(temperature=0.7):
         net,
         likelihood=f"gaussian(noise={NOISE})",
         num_data=len(x),
-        priors={"*.structure": f"GumbelSoftmax(temperature={temperature})"},
+        priors={"*.structure": f"GumbelSoftmaxStructure(temperature={temperature})"},
         bayesian=["*.structure"],
     ).double()
     _, cell, log_prior, weights = grid(temperature)
@@ -166,7 +166,7 @@ def test_variational_structure_agrees_with_quadrature():
 def test_variational_structure_and_weights_are_a_bound_with_the_mode_of_quadrature():
     x, y = data("square", rows=30)
     total, expected = quadrature(x, y, 0.7)
-    model = model_of(x, "GumbelSoftmax(temperature=0.7)")
+    model = model_of(x, "GumbelSoftmaxStructure(temperature=0.7)")
     guide = model.guide(init_scale=0.1)
     recipe = Recipe(num_steps=1500, batch_size=30, lr=0.03, kl_warmup=0.1, schedule="linear")
     SVI(model, guide, *tensors(x, y), recipe=recipe, seed=0).run(progress_bar=False)
@@ -185,7 +185,7 @@ def test_vertices_have_the_mode_of_exhaustive_enumeration(kind):
     """P(k | y) is proportional to s_k times the exact evidence of primitive k."""
     x, y = data(kind, rows=30)
     exact = special.softmax([evidence(x, y, corner) for corner in np.eye(3)])
-    model = model_of(x, "GumbelSoftmax(points=vertices)")
+    model = model_of(x, "GumbelSoftmaxStructure(points=vertices)")
     guide = model.guide(init_scale=0.1)
     recipe = Recipe(num_steps=600, batch_size=30, lr=0.05, kl_warmup=0.1, schedule="linear")
     SVI(model, guide, *tensors(x, y), recipe=recipe, seed=0).run(progress_bar=False)

@@ -95,7 +95,7 @@ def test_quadrature_gives_the_reference_values(y, log_evidence, mean):
     ("method", "prior", "density"),
     [
         ("mean_field", "Normal(0, HalfCauchy(1))", half_cauchy),
-        ("group_horseshoe", "Horseshoe(scale=1, group=element)", product_of_half_cauchys),
+        ("group_horseshoe", "GroupHorseshoe(scale=1, group=element)", product_of_half_cauchys),
     ],
 )
 def test_model_has_the_posterior_that_quadrature_gives(method, prior, density, y):
@@ -139,7 +139,7 @@ def test_group_horseshoe_reaches_the_exact_optimum_of_its_objective(y):
     evidence, _ = posterior_by_quadrature(product_of_half_cauchys, y)
     assert best_elbo < math.log(evidence)
 
-    model = one_weight_model("group_horseshoe", "Horseshoe(scale=1, group=element)")
+    model = one_weight_model("group_horseshoe", "GroupHorseshoe(scale=1, group=element)")
     guide = model.guide(init_scale=0.3)
     data = torch.tensor([y], dtype=torch.float64)
     svi = SVI(

@@ -116,7 +116,7 @@ def normal_jeffreys_elbo(parameters, y, noise):
 def test_group_normal_jeffreys_reaches_the_optimum_of_its_objective():
     y, noise = 1.0, 0.2
     _, elbo = best(lambda p: normal_jeffreys_elbo(p, y, noise), [1.0, 0.5, -1.0, -1.0])
-    prior = "NormalJeffreys(group=element)"
+    prior = "GroupNormalJeffreys(group=element)"
     guide = fit(*one_weight("group_normal_jeffreys", y, noise, prior))
     sites = [guide["weight_z"], guide["weight_base"]]
     fitted = [float(s.loc.detach()) for s in sites] + [float(s.log_scale.detach()) for s in sites]
@@ -128,7 +128,7 @@ def test_group_normal_jeffreys_reaches_the_optimum_of_its_objective():
     ("method", "prior"),
     [
         ("sparse_vd", None),
-        ("group_normal_jeffreys", "NormalJeffreys(group=element)"),
+        ("group_normal_jeffreys", "GroupNormalJeffreys(group=element)"),
         ("empirical_bayes", None),
     ],
 )
@@ -260,7 +260,7 @@ def truncated_posterior(y):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "prior"),
-    [("sparse_vd", None), ("group_normal_jeffreys", "NormalJeffreys(group=element)")],
+    [("sparse_vd", None), ("group_normal_jeffreys", "GroupNormalJeffreys(group=element)")],
 )
 def test_nuts_on_the_proper_counterpart_agrees_with_quadrature(method, prior, y):
     import arviz_stats

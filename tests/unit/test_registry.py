@@ -9,7 +9,8 @@ import pytest
 
 import zoo
 from zoo.errors import UnknownNameError
-from zoo.registry import get, list_models, register
+from zoo.network.method import Method
+from zoo.registry import get, list_models, method_name, register
 from zoo.workflow.methods_table import BEGIN, END, methods_table, with_table
 
 ROOT = Path(zoo.__file__).parent.parent
@@ -21,15 +22,12 @@ r"""A method that exists for a test only.
 
 Use it never. Reference: none.
 """
-from zoo.network.bnn import BNN
+from zoo.network.method import Method
 from zoo.registry import Recipe, register
 
-PRIORS = {"*": "Normal(0, 2)"}
-
-@register(priors=PRIORS, recipe=Recipe(), reference="A test (2026)")
-def %s(net, likelihood, **options):
-    """Build the model."""
-    return BNN(net, likelihood, default_priors=PRIORS, **options)
+@register(priors={"*": "Normal(0, 2)"}, recipe=Recipe(), reference="A test (2026)")
+class %sMethod(Method):
+    """Wide normal priors."""
 '''
 
 
@@ -60,18 +58,23 @@ def test_unknown_names_list_what_is_known():
 
 
 def test_two_methods_cannot_share_a_name():
-    def mean_field(net, likelihood, **options):
+    class MeanFieldMethod(Method):
         """Pretend."""
 
     with pytest.raises(ValueError, match="already registered"):
-        register(priors={}, recipe=get("mean_field").recipe, reference="")(mean_field)
+        register(priors={}, recipe=get("mean_field").recipe, reference="")(MeanFieldMethod)
+
+
+def test_a_class_is_registered_in_snake_case_without_its_last_word():
+    assert method_name("SparseVDMethod") == "sparse_vd"
+    assert method_name("GumbelSoftmaxStructureMethod") == "gumbel_softmax_structure"
 
 
 def test_every_file_of_the_folder_registers_the_method_of_its_name():
     files = {p.stem for p in (ROOT / "zoo" / "models").glob("*.py")} - {"__init__"}
     assert files <= set(list_models())
     for name in files:
-        assert get(name).builder.__module__ == f"zoo.models.{name}"
+        assert get(name).method.__module__ == f"zoo.models.{name}"
 
 
 def test_readme_table_holds_every_method():
@@ -85,7 +88,7 @@ def test_readme_table_holds_every_method():
 
 
 def test_a_plug_in_appears_everywhere_without_an_edit(tmp_path):
-    (tmp_path / "plugged_package.py").write_text(METHOD % "plugged")
+    (tmp_path / "plugged_package.py").write_text(METHOD % "Plugged")
     info = tmp_path / "plugged_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-package\nVersion: 1.0\n")
@@ -112,6 +115,6 @@ def test_a_file_dropped_into_the_folder_is_a_method(tmp_path):
     (copy / "models").mkdir()
     for child in (ROOT / "zoo" / "models").glob("*.py"):
         (copy / "models" / child.name).symlink_to(child)
-    (copy / "models" / "dropped.py").write_text(METHOD % "dropped")
+    (copy / "models" / "dropped.py").write_text(METHOD % "Dropped")
     result = run("-m", "zoo", "list", path=tmp_path, cwd=tmp_path)
     assert "dropped" in result.stdout, result.stderr

@@ -172,12 +172,15 @@ class RunConfig(BaseModel):
             return values
         values = dict(values)
         moved: dict[str, dict[str, Any]] = {}
-        if values.get("priors"):
+        if isinstance(values.get("priors"), Mapping):
             from zoo.priors import parse_priors
 
             for pattern, prior in parse_priors(values["priors"]).items():
                 for name, value in prior.options:
                     moved.setdefault(name, {})[pattern] = value
+                for name in set(prior.family.moved) & set(moved) - set(dict(prior.options)):
+                    # A later pattern that leaves the parameter out had its default.
+                    moved[name][pattern] = prior.family.cls.options.model_fields[name].default
         options = dict(values.get("options") or {})
         for name, by_pattern in moved.items():
             if isinstance(options.get(name, {}), Mapping):

@@ -35,6 +35,7 @@ Reference: Grebenkova, Bakhteev and Strijov (2021), *Variational Deep Learning M
 with Complexity Control*.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -68,6 +69,10 @@ class HypernetworkNetwork(BNN):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.complexity = Complexity().to(next(self.net.parameters()))
+
+    def use(self, method: Method, settings: Mapping[str, Options]) -> None:
+        """Belong to a method; a posterior with a bound is refused, which options may ask for."""
+        super().use(method, settings)
         for name in self.slots:
             if self.prior(name).is_bounded:
                 raise PriorError(

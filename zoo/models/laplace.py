@@ -153,22 +153,27 @@ class LaplaceMethod(Method):
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
         """Return the same guide, with all correlations however many unknowns there are."""
         self.settings = LaplaceOptions(curvature="full")
+        self._require_feasible(model)
         return self.guide(model, init_scale)
 
     def check(self, model: BNN, x: Tensor) -> None:
         """Refuse priors without a mode, and layers whose statistics depend on the weights."""
         require_independent(model)
-        size = sum(slot.value.numel() for slot in model.slots.values())
-        if self.settings.curvature == "full" and size > MAX_FULL_RANK:
-            raise ConfigError(
-                f"a full curvature matrix of {size} unknowns needs {size**2:,} numbers; at most "
-                f"{MAX_FULL_RANK} unknowns are accepted."
-            )
+        self._require_feasible(model)
         layers = tracked_layers(model.net)
         if layers:
             raise ConfigError(
                 "the method 'laplace' does not take batch normalisation, whose statistics change "
                 f"with the weights. Got it in layer {next(iter(layers))!r}."
+            )
+
+    def _require_feasible(self, model: BNN) -> None:
+        """Refuse a matrix that is too large."""
+        size = sum(slot.value.numel() for slot in model.slots.values())
+        if self.settings.curvature == "full" and size > MAX_FULL_RANK:
+            raise ConfigError(
+                f"a full curvature matrix of {size} unknowns needs {size**2:,} numbers; at most "
+                f"{MAX_FULL_RANK} unknowns are accepted."
             )
 
     def is_diagonal(self, size: int) -> bool:

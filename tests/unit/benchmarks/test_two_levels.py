@@ -65,10 +65,10 @@ def seeded(level):
 @pytest.mark.parametrize(
     ("num_steps", "prior"),
     [
-        (0, "GumbelSoftmax(0.7)"),
-        (1, "GumbelSoftmax(0.7)"),
-        (3, "GumbelSoftmax(0.7)"),
-        (0, "GumbelSoftmax(points=vertices)"),
+        (0, "GumbelSoftmaxStructure(0.7)"),
+        (1, "GumbelSoftmaxStructure(0.7)"),
+        (3, "GumbelSoftmaxStructure(0.7)"),
+        (0, "GumbelSoftmaxStructure(points=vertices)"),
     ],
 )
 def test_hypergradients_of_a_network_agree_with_finite_differences(
@@ -267,7 +267,7 @@ def test_levels_of_a_network_are_those_in_closed_form(regression, module_local_p
     assert abs(float(draws.mean() - upper(theta, h))) < 5 * error
 
 
-def structure_problem(lam_struct, prior="GumbelSoftmax(temperature=0.3)"):
+def structure_problem(lam_struct, prior="GumbelSoftmaxStructure(temperature=0.3)"):
     model = zoo.create(
         "gumbel_softmax_structure",
         build_net("toy", 1, 1).double(),
@@ -288,7 +288,9 @@ def structure_problem(lam_struct, prior="GumbelSoftmax(temperature=0.3)"):
     )
 
 
-@pytest.mark.parametrize("prior", ["GumbelSoftmax(0.3)", "GumbelSoftmax(0.3, points=vertices)"])
+@pytest.mark.parametrize(
+    "prior", ["GumbelSoftmaxStructure(0.3)", "GumbelSoftmaxStructure(0.3, points=vertices)"]
+)
 def test_walk_over_signs_visits_every_structure(prior):
     """Repelled from two vertices, or attracted to one, the prior goes to the third, or there."""
     visited, attracted = [], []
@@ -317,7 +319,7 @@ def test_solution_is_written_into_model_and_guide():
     model, problem = structure_problem({2: 1.0})
     solution = problem.run(num_steps=3, lr=0.01, hyper_lr=0.1)
     slot = "1.edges.0-1.structure"
-    assert torch.equal(model.program(slot).logits, solution.h[f"{slot}.logits"])
+    assert torch.equal(model.prior(slot).logits, solution.h[f"{slot}.logits"])
     moved = dict(problem.terms.named_parameters())
     assert all(torch.equal(moved[name], value) for name, value in solution.theta.items())
     assert solution.lower.shape == solution.upper.shape == (3,)

@@ -31,7 +31,7 @@ def test_a_bound_on_the_evidence_agrees_with_densities(method):
         ("laplace", {}),
         ("hypernetwork", {}),
         ("mean_field", {"validation_fraction": 0.2}),
-        ("structured_bp", {"priors": {"*.input": "LogUniformNoise(kl_scale=3)"}}),
+        ("structured_bp", {"options": {"kl_scale": 3.0}}),
     ],
 )
 def test_other_objectives_are_not_held_against_it(method, options):

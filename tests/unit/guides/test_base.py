@@ -89,4 +89,4 @@ def test_drawing_leaves_no_trace(composite):
 def test_public_names_are_guides():
     public = {name: getattr(guides, name) for name in guides.__all__}
     helpers = {name for name, value in public.items() if not issubclass(value, Guide)}
-    assert helpers == {"Complexity"}
+    assert helpers == {"LocScale"}

@@ -80,7 +80,7 @@ def test_finds_the_exact_posterior_of_a_correlated_regression():
     y = x.sum(1) + 0.5 * torch.randn(60, generator=generator)
     net = nn.Linear(2, 1, bias=False)
     model = zoo.create("mean_field", net, likelihood="gaussian(noise=0.5)", num_data=60)
-    made = model.full_rank_guide(init_scale=0.1)
+    made = model.method.full_rank_guide(model, 0.1)
     recipe = Recipe(num_steps=1500, batch_size=60, lr=0.03, schedule="linear", kl_warmup=0.0)
     SVI(model, made, x, y, recipe=recipe, seed=0, num_particles=4, mode="replay").run(
         progress_bar=False
@@ -99,4 +99,4 @@ def test_finds_the_exact_posterior_of_a_correlated_regression():
 def test_too_many_unknowns_are_refused():
     model = zoo.create("mean_field", nn.Linear(4000, 1), likelihood="gaussian", num_data=5)
     with pytest.raises(ConfigError, match=r"full_rank.*4001 unknowns"):
-        model.full_rank_guide(init_scale=0.1)
+        model.method.full_rank_guide(model, 0.1)

@@ -1,14 +1,12 @@
 import math
 
-import pyro
-import pyro.distributions as dist
 import pytest
 import torch
 
-from guides import GroupHorseshoe
-from guides.group_horseshoe import SCALE_SITES
+from guides.group_horseshoe import GroupHorseshoeGuide
 
 pytestmark = pytest.mark.usefixtures("double_precision")
+SCALES = ("global_a", "global_b", "local_a", "local_b")
 
 # log z ~ N(m, v), w_base ~ N(mu, var): computed with 30 digits.
 REFERENCE = {
@@ -24,22 +22,11 @@ REFERENCE = {
 
 
 def build(shape, group_shape, *, tau=1e-5, init_scale=0.01, base=None):
-    one = torch.ones(())
-    groups = [torch.Size(group_shape).numel()]
-
-    def program():
-        pyro.sample("w_global_a", dist.Gamma(one / 2, one / tau**2))
-        pyro.sample("w_global_b", dist.InverseGamma(one / 2, one))
-        pyro.sample("w_local_a", dist.Gamma(one / 2, one).expand(groups).to_event(1))
-        pyro.sample("w_local_b", dist.InverseGamma(one / 2, one).expand(groups).to_event(1))
-        pyro.sample("w_base", dist.Normal(0 * one, one).expand(shape).to_event(len(shape)))
-
-    return GroupHorseshoe(
-        program,
-        slot="w",
+    return GroupHorseshoeGuide(
+        "w",
+        torch.randn(shape) if base is None else base,
         global_scale=tau,
         group_shape=torch.Size(group_shape),
-        init={"w_base": torch.randn(shape) if base is None else base},
         init_scale=init_scale,
     )
 
@@ -57,7 +44,7 @@ def at_reference():
     locs, variances = (0.5, -0.4, 0.3, -0.2), (0.1, 0.2, 0.3, 0.4)
     assert sum(locs) / 2 == pytest.approx(REFERENCE["m"])
     assert sum(variances) / 4 == pytest.approx(REFERENCE["v"])
-    for site, loc, variance in zip(SCALE_SITES, locs, variances, strict=True):
+    for site, loc, variance in zip(SCALES, locs, variances, strict=True):
         set_site(guide, site, loc, variance)
     set_site(guide, "base", REFERENCE["mu"], REFERENCE["var"])
     return guide
@@ -88,7 +75,7 @@ def test_weight_moments_equal_those_of_many_draws():
         guide[name].loc.add_(0.2 * torch.randn(guide[name].loc.shape))
     num = 100_000
     draws = guide.draw(num)
-    z = math.prod(draws[f"w_{site}"].reshape(num, -1, 1) for site in SCALE_SITES).sqrt()
+    z = math.prod(draws[f"w_{site}"].reshape(num, -1, 1) for site in SCALES).sqrt()
     weights = draws["w_base"] * z
     mean, variance = guide.weight_moments()
     error = (weights.mean(0) - mean) / (weights.std(0) / num**0.5)

@@ -1,11 +1,9 @@
 import math
 
-import pyro
-import pyro.distributions as dist
 import pytest
 import torch
 
-from guides import GroupNormalJeffreys
+from guides.group_normal_jeffreys import GroupNormalJeffreysGuide
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -21,18 +19,8 @@ REFERENCE = {
 
 
 def build(shape, group_shape, **options):
-    groups = [torch.Size(group_shape).numel()]
-
-    def program():  # any real prior will do: the guide looks at supports and shapes only
-        pyro.sample("w_z", dist.Normal(torch.zeros(groups), 1.0).to_event(1))
-        pyro.sample("w_base", dist.Normal(torch.zeros(shape), 1.0).to_event(len(shape)))
-
-    return GroupNormalJeffreys(
-        program,
-        slot="w",
-        group_shape=torch.Size(group_shape),
-        init={"w_base": torch.randn(shape)},
-        **options,
+    return GroupNormalJeffreysGuide(
+        "w", torch.randn(shape), group_shape=torch.Size(group_shape), **options
     )
 
 

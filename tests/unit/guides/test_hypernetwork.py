@@ -7,13 +7,14 @@ import pickle
 import numpy as np
 import pyro
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
 from scipy import stats
 
 from guides.base import Composite
-from guides.hypernetwork import Complexity, Hypernetwork
+from guides.hypernetwork import SITE, Complexity, HypernetworkGuide
 from guides.mean_field import MeanField
 
 pytestmark = pytest.mark.usefixtures("double_precision", "module_local_params")
@@ -27,7 +28,7 @@ def program():
 
 
 def made(num_knots=6, complexity=None):
-    guide = Hypernetwork(
+    guide = HypernetworkGuide(
         {"w": MeanField(program, init_scale=0.2)},
         complexity=complexity or Complexity(),
         num_knots=num_knots,
@@ -52,20 +53,19 @@ def test_parameters_are_interpolated_in_the_logarithm(num_knots, weight):
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+def drawn_weight(complexity):
+    return float(complexity.weight(complexity.position()))
+
+
 def test_weights_are_drawn_log_uniformly_in_training():
     complexity = Complexity()
-    assert float(complexity.weight) == pytest.approx(1.0)
-    complexity.draw()
-    assert float(complexity.weight) == pytest.approx(1.0)  # nobody trains
+    assert drawn_weight(complexity) == pytest.approx(1.0)  # nobody trains
     complexity.train()
     torch.manual_seed(0)
-    logs = []
-    for _ in range(2000):
-        complexity.draw()
-        logs.append(math.log10(float(complexity.weight)))
+    logs = [math.log10(drawn_weight(complexity)) for _ in range(2000)]
     assert stats.kstest(logs, stats.uniform(-3, 5).cdf).pvalue > 1e-3
     complexity.eval()
-    assert float(complexity.weight) == pytest.approx(1.0)
+    assert drawn_weight(complexity) == pytest.approx(1.0)
 
 
 def test_loss_in_training_is_the_objective_of_the_weight_that_was_drawn():
@@ -75,10 +75,13 @@ def test_loss_in_training_is_the_objective_of_the_weight_that_was_drawn():
     plus sum x^2 v / 2 s^2, and the divergence is a sum over two weights.
     """
     guide, s = made(), 0.4
+    complexity = Complexity().train()
+    weights = []
 
     def model():
-        complexity = guide.complexity
-        with pyro.poutine.scale(scale=complexity.weight if complexity.training else 1.0):
+        position = complexity.position()
+        weights.append(float(complexity.weight(position)))
+        with complexity.weighted(position):
             w = program()
         with pyro.plate("rows", len(X)):
             pyro.sample("y", dist.Normal(X @ w, s), obs=Y)
@@ -96,23 +99,31 @@ def test_loss_in_training_is_the_objective_of_the_weight_that_was_drawn():
     for _ in range(300):
         with torch.no_grad():
             loss = float(TraceMeanField_ELBO().differentiable_loss(model, guide))
-        weight = float(guide.complexity.weight)
-        total, divergence = objective(weight)
+        total, divergence = objective(weights[-1])
         gaps.append(loss - total)
-        divergences.append(weight * divergence)
+        divergences.append(weights[-1] * divergence)
     error = np.std(gaps) / len(gaps) ** 0.5
     assert abs(np.mean(gaps)) < 5 * error
     assert 5 * error < 0.1 * np.mean(divergences)  # a weight that is missing would be seen
     guide.eval()
-    assert float(guide.complexity.weight) == pytest.approx(1.0)
+    assert guide.metrics() == {"complexity": pytest.approx(1.0)}
+
+
+def test_the_weight_is_a_site_of_its_own_in_training_only():
+    guide = made()
+    assert SITE not in poutine.trace(guide).get_trace().nodes
+    assert SITE in poutine.trace(guide.train()).get_trace().nodes
+    assert SITE not in guide()
+    guide.eval()
+    assert SITE not in poutine.trace(guide).get_trace().nodes
 
 
 def test_gradients_reach_the_knots_beside_the_weight_and_no_others():
     guide = made()
     guide.train()
-    guide.complexity.drawn.fill_(0.5)  # between the third and the fourth of six knots
-    guide.complexity.draw = lambda: None
-    guide.sample_sites()["w"].sum().backward()
+    # Between the third and the fourth of six knots.
+    middle = poutine.condition(guide.sample_sites, data={SITE: torch.tensor(0.5)})
+    middle()["w"].sum().backward()
     for knots in guide.knots:
         touched = knots.grad.abs().sum(1) > 0
         assert touched.tolist() == [False, False, True, True, False, False]
@@ -121,8 +132,8 @@ def test_gradients_reach_the_knots_beside_the_weight_and_no_others():
 def test_copies_do_not_share_a_weight():
     guide = made()
     moved = guide.at(10.0)
-    assert float(guide.complexity.weight) == pytest.approx(1.0)
-    assert moved.figures() == {"complexity": pytest.approx(10.0)}
+    assert guide.metrics() == {"complexity": pytest.approx(1.0)}
+    assert moved.metrics() == {"complexity": pytest.approx(10.0)}
     assert not torch.equal(moved["w"]["w"].loc, guide["w"]["w"].loc)
     medians = moved.medians()["w"]
     torch.testing.assert_close(medians, moved["w"]["w"].loc)
@@ -143,7 +154,7 @@ def test_it_is_stored_copied_and_sent_like_any_guide():
 
 def test_all_knots_start_where_the_part_starts():
     part = MeanField(program, init={"w": torch.tensor([0.3, -0.7])}, init_scale=0.2)
-    guide = Hypernetwork({"w": part}, complexity=Complexity(), num_knots=2)
+    guide = HypernetworkGuide({"w": part}, complexity=Complexity(), num_knots=2)
     assert isinstance(guide, Composite)
     for weight in (1e-3, 1.0, 100.0):
         torch.testing.assert_close(guide.at(weight)["w"]["w"].loc, torch.tensor([0.3, -0.7]))

@@ -8,7 +8,9 @@ import torch
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoLaplaceApproximation
 
-from guides import Laplace, MeanField
+from guides import MeanField
+from guides.laplace import LaplaceGuide
+from guides.point import Point
 
 pytestmark = pytest.mark.usefixtures("double_precision", "module_local_params")
 PRECISION = torch.tensor([[4.0, 1.0, 0.5], [1.0, 3.0, -0.7], [0.5, -0.7, 2.0]], dtype=torch.float64)
@@ -22,14 +24,18 @@ def model():
 
 def laplace():
     init = {"w": torch.tensor([0.3, -0.2]), "s": torch.tensor(1.5)}
-    return Laplace({"model": MeanField(model, init=init, init_scale=1e-3)})
+    return LaplaceGuide({"model": MeanField(model, init=init, init_scale=1e-3)})
 
 
-def test_before_the_curvature_is_known_it_is_narrow_and_only_its_mode_is_trained():
+def test_before_the_curvature_is_known_it_is_a_point_and_only_its_mode_is_trained():
     guide = laplace()
     assert [name.rpartition(".")[2] for name, _ in guide.named_parameters()] == ["loc", "loc"]
     assert not guide.is_joint
-    assert guide.draw(500)["w"].std(0).max() < 2e-3
+    assert {type(fn) for fn in guide.distributions().values()} == {Point}
+    draws = guide.draw(3)
+    assert torch.equal(draws["w"], torch.tensor([0.3, -0.2]).expand(3, 2))
+    assert draws["s"].unique().numel() == 1
+    assert float(draws["s"][0].detach()) == pytest.approx(1.5)
     torch.testing.assert_close(guide.mode.detach(), torch.tensor([0.3, -0.2, math.log(1.5)]))
 
 
@@ -72,7 +78,7 @@ def test_evidence_is_the_integral_of_the_gaussian_through_the_mode():
         guide.set_precision(precision, -3.0)
         log_det = (precision if precision.dim() == 2 else precision.diag()).logdet()
         expected = -3.0 + 1.5 * math.log(2 * math.pi) - 0.5 * float(log_det)
-        assert guide.figures()["log_evidence"] == pytest.approx(expected, rel=1e-12)
+        assert guide.metrics()["log_evidence"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_curvature_that_is_not_positive_is_refused():
@@ -92,7 +98,7 @@ def test_its_state_holds_the_covariance_once_it_is_known():
     torch.manual_seed(1)
     second = other.draw(3)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert other.figures() == guide.figures()
+    assert other.metrics() == guide.metrics()
     assert all(isinstance(value, torch.Tensor) for value in guide.state_dict().values())
 
 
@@ -113,7 +119,7 @@ def test_on_a_linear_model_it_agrees_with_the_one_of_pyro():
             svi.step()
         normal = theirs.laplace_approximation()
         quadratic = normal.get_posterior()
-    guide = Laplace({"model": MeanField(regression, init_scale=1e-3)})
+    guide = LaplaceGuide({"model": MeanField(regression, init_scale=1e-3)})
     guide.set_mode(quadratic.loc.detach())
     guide.set_precision(torch.eye(3) + x.T @ x / 0.09, 0.0)
     covariance = guide.scale_tril @ guide.scale_tril.T

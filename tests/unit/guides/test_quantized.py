@@ -1,12 +1,10 @@
 import math
 
-import pyro
 import pytest
 import torch
 from scipy import optimize
 
-from guides.quantized import Quantized, fitted_size, nearest
-from zoo.distributions import Quantizing
+from guides.quantized import QuantizedGuide, fitted_size, nearest
 
 pytestmark = pytest.mark.usefixtures("double_precision", "module_local_params")
 TERNARY = [-0.2, 0.0, 0.2]
@@ -14,13 +12,9 @@ TERNARY = [-0.2, 0.0, 0.2]
 
 def posterior(loc, scale, codebook=TERNARY):
     words = torch.tensor(codebook)
-
-    def program():
-        return pyro.sample("w_base", Quantizing(words).expand([len(loc)]).to_event(1))
-
-    guide = Quantized(program, slot="w", codebook=words, init=torch.tensor(loc), init_scale=0.01)
+    guide = QuantizedGuide("w", torch.tensor(loc), codebook=words, init_scale=0.01)
     with torch.no_grad():
-        guide.weights.log_scale.copy_(torch.tensor(scale).log())
+        guide.base.log_scale.copy_(torch.tensor(scale).log())
     return guide
 
 
@@ -54,13 +48,13 @@ def test_location_and_scale_stay_in_the_published_range(size):
     stretch = size / 0.2
     guide = posterior([3.0, -3.0, 0.01], [1e-9, 1e9, 0.05], [-size, 0.0, size])
     guide.constrain()
-    scale = guide.weights.log_scale.detach().exp() / stretch
+    scale = guide.base.log_scale.detach().exp() / stretch
     # log variances of -10 and 1 at a codebook of 0.2
     smallest, largest = math.exp(-5.0), math.exp(0.5)
     torch.testing.assert_close(
         scale, torch.tensor([smallest, largest, 0.05 / stretch]).clamp(smallest, largest)
     )
-    loc = guide.weights.loc.detach() / stretch
+    loc = guide.base.loc.detach() / stretch
     share = math.exp(-1.5)
     expected = [0.2 + share * smallest, -0.2 - share * largest, 0.01 / stretch]
     torch.testing.assert_close(loc, torch.tensor(expected))
@@ -69,8 +63,8 @@ def test_location_and_scale_stay_in_the_published_range(size):
 def test_restart_puts_the_scale_of_the_start_relative_to_the_codebook():
     guide = posterior([0.0, 1.0], [1e-6, 1e-6], [-0.4, 0.0, 0.4])
     guide.restart()
-    torch.testing.assert_close(guide.weights.log_scale.detach().exp(), torch.full((2,), 0.02))
-    assert guide.weights.loc.detach().max() < 0.41
+    torch.testing.assert_close(guide.base.log_scale.detach().exp(), torch.full((2,), 0.02))
+    assert guide.base.loc.detach().max() < 0.41
 
 
 @pytest.mark.parametrize("words", [[-1.0, 0.0, 1.0], [-2.0, -1.0, 0.0, 1.0, 2.0], [0.0, 0.5]])

@@ -8,7 +8,7 @@ from pyro.infer import TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 
 from guides.distributions import TruncatedNormal
-from guides.structured_bp import ABOVE, StructuredBP
+from guides.structured_bp import ABOVE, StructuredBPGuide
 from zoo.distributions import TruncatedLogUniform
 
 pytestmark = pytest.mark.usefixtures("double_precision", "module_local_params")
@@ -32,14 +32,7 @@ def prior(size):
 
 
 def build(size, **options):
-    return StructuredBP(
-        lambda: pyro.sample("theta", prior(size)),
-        slot="theta",
-        low=-20.0,
-        high=0.0,
-        init={"theta": torch.ones(size)},
-        **options,
-    )
+    return StructuredBPGuide("theta", torch.ones(size), low=-20.0, high=0.0, **options)
 
 
 @torch.no_grad()
@@ -54,7 +47,7 @@ def at(rows, **options):
 @torch.no_grad()
 def test_divergence_means_and_scores_have_the_reference_values():
     guide = at(REFERENCE)
-    q = guide["theta"].distribution().base_dist
+    q = guide.multipliers()
     kl = kl_divergence(q, prior(len(REFERENCE)).base_dist)
     wanted = torch.tensor(REFERENCE)
     torch.testing.assert_close(kl, wanted[:, 2], rtol=1e-6, atol=1e-10)
@@ -90,7 +83,7 @@ def test_parameters_far_outside_do_not_leave_the_family():
     guide = build(4)
     guide["theta"].level.copy_(torch.tensor([1e3, -1e3, -10.0, 0.0]))
     guide["theta"].log_scale.copy_(torch.tensor([0.0, 0.0, 1e3, -1e3]))
-    q = guide["theta"].elementwise()
+    q = guide.multipliers()
     torch.testing.assert_close(q.loc, torch.tensor([ABOVE, -20.0, -10.0, 0.0]))
     assert torch.isfinite(q.log_prob(q.icdf(torch.full((4,), 0.3)))).all()
     kl = kl_divergence(q, prior(4).base_dist)
@@ -107,13 +100,13 @@ def test_parameters_beyond_their_bounds_have_gradients_again_after_a_step():
         posterior.log_scale.copy_(torch.tensor([0.0, 0.0, 1e3, -1e3]))
 
     def gradients():
-        kl = kl_divergence(posterior.elementwise(), prior(4).base_dist).sum()
+        kl = kl_divergence(guide.multipliers(), prior(4).base_dist).sum()
         return torch.autograd.grad(kl, [posterior.level, posterior.log_scale])
 
     before = [gradient.clone() for gradient in gradients()]
     assert not before[0][:2].any()
     assert not before[1][2:].any()
-    guide.constrain()
+    posterior.constrain()
     after = gradients()
     assert after[0].all()
     assert after[1].all()
@@ -125,7 +118,7 @@ def test_parameters_beyond_their_bounds_have_gradients_again_after_a_step():
 def test_level_is_about_the_mean_of_the_logarithm(scale):
     guide = build(1)
     guide["theta"].put(torch.tensor([-12.0]), torch.tensor([math.log(scale)]))
-    q = guide["theta"].elementwise()
+    q = guide.multipliers()
     mean = TruncatedNormal(q.loc, q.scale, q.low, q.high).mean
     # The truncated variance lies between both limits; in between the formula is off by up to 0.4.
     assert float((guide["theta"].level - mean).detach()) == pytest.approx(0.0, abs=0.4)
@@ -142,7 +135,7 @@ def test_weight_of_the_divergence_is_in_the_objective_and_not_in_the_density(sca
         loss = TraceMeanField_ELBO().loss(model, guide)
     assert loss == pytest.approx(scale * sum(row[2] for row in REFERENCE), rel=1e-6)
     theta = guide.medians()
-    wanted = guide["theta"].distribution().log_prob(theta["theta"])
+    wanted = guide.distributions()["theta"].log_prob(theta["theta"])
     torch.testing.assert_close(guide.log_density(theta), wanted)
 
 
@@ -171,12 +164,6 @@ def test_same_family_in_a_model_of_anybody():
             pyro.sample("y", dist.Normal(x @ theta, 0.1), obs=y)
 
     x = torch.randn(20, 2)
-    guide = StructuredBP(
-        lambda: pyro.sample("theta", dist.Uniform(0 * one, one).expand([2]).to_event(1)),
-        slot="theta",
-        low=-20.0,
-        high=0.0,
-        init={"theta": torch.ones(2)},
-    )
+    guide = StructuredBPGuide("theta", torch.ones(2), low=-20.0, high=0.0)
     loss = TraceMeanField_ELBO().differentiable_loss(model, guide, x, x @ torch.tensor([0.5, 0.9]))
     assert torch.isfinite(loss)

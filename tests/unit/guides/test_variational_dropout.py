@@ -1,11 +1,10 @@
 import math
 
-import pyro
 import pytest
 import torch
 from torch.distributions import kl_divergence
 
-from guides.variational_dropout import VariationalDropout
+from guides.variational_dropout import VariationalDropoutGuide
 from zoo.distributions import LogUniform
 
 pytestmark = pytest.mark.usefixtures("double_precision", "module_local_params")
@@ -24,18 +23,9 @@ REFERENCE = [
 
 
 def build(value, rate_shape, **options):
-    shape = value.shape
-
-    def program():
-        return pyro.sample("s", LogUniform().expand(shape).to_event(len(shape)))
-
     defaults = {"rate": 0.25, "max_rate": 1.0, "learn_mean": False, "learn_rate": True}
-    return VariationalDropout(
-        program,
-        slot="s",
-        init={"s": value},
-        rate_shape=torch.Size(rate_shape),
-        **(defaults | options),
+    return VariationalDropoutGuide(
+        "s", value, rate_shape=torch.Size(rate_shape), **(defaults | options)
     )
 
 
@@ -44,7 +34,7 @@ def build(value, rate_shape, **options):
 def test_divergence_depends_on_the_rate_alone_and_has_the_reference_values(log_rate, kl, mean):
     rate = math.exp(log_rate)
     guide = build(torch.full((2,), mean), (1,), rate=rate, max_rate=100.0, learn_mean=True)
-    q = guide["s"].distribution().base_dist
+    q = guide.distributions()["s"].base_dist
     divergence = kl_divergence(q, LogUniform().expand([2]))
     torch.testing.assert_close(divergence.detach(), torch.full((2,), kl), rtol=1e-9, atol=1e-12)
     (slope,) = torch.autograd.grad(divergence.sum(), [guide["s"].loc])
@@ -56,7 +46,7 @@ def test_rates_are_shared_as_asked(rate_shape):
     guide = build(torch.randn(3, 4), rate_shape, learn_mean=True)
     sizes = {name: tuple(p.shape) for name, p in guide["s"].named_parameters()}
     assert sizes == {"loc": (3, 4), "logit": rate_shape}
-    scale = guide["s"].distribution().stddev
+    scale = guide.distributions()["s"].stddev
     torch.testing.assert_close(scale, 0.5 * guide["s"].loc.abs())
     torch.testing.assert_close(guide.dropout_rates(), torch.full(rate_shape, 0.2))
 
@@ -65,13 +55,13 @@ def test_rates_are_shared_as_asked(rate_shape):
 def test_rate_stays_below_its_bound():
     guide = build(torch.ones(2), (1,), max_rate=1.0)
     guide["s"].logit.fill_(50.0)
-    assert float(guide["s"].distribution().stddev.max()) <= 1.0
+    assert float(guide.distributions()["s"].stddev.max()) <= 1.0
     assert float(guide.dropout_rates()) <= 0.5
 
 
 def test_noise_on_an_activation_has_mean_one_and_only_a_rate_to_learn():
     guide = build(torch.ones(5), (1,))
-    assert [name for name, _ in guide.named_parameters()] == ["sites.@s.logit"]
+    assert [name for name, _ in guide.named_parameters()] == ["w.logit"]
     assert torch.equal(guide.medians()["s"], torch.ones(5))
 
 
@@ -85,7 +75,7 @@ def test_fixed_rate_has_nothing_to_learn_and_moves_along():
 
 def test_weight_of_zero_has_finite_gradients():
     guide = build(torch.zeros(3), (1,), learn_mean=True)
-    q = guide["s"].distribution().base_dist
+    q = guide.distributions()["s"].base_dist
     (kl_divergence(q, LogUniform().expand([3])).sum() + guide.sample_sites()["s"].sum()).backward()
     assert all(torch.isfinite(p.grad).all() for p in guide.parameters())
 

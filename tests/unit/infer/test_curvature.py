@@ -55,7 +55,7 @@ def test_posterior_precision_and_evidence_are_those_of_laplace_torch(task, struc
     # laplace-torch is off by up to 1.1e-7 from the sum written out in double precision, we are not.
     torch.testing.assert_close(precision, expected, rtol=1e-6, atol=2e-7)
     guide.set_precision(precision, log_joint(model, guide, x, y))
-    evidence = guide.figures()["log_evidence"]
+    evidence = guide.metrics()["log_evidence"]
     assert evidence == pytest.approx(row[f"{structure}_log_evidence"], rel=1e-6)
 
 
@@ -72,7 +72,7 @@ def test_the_matrix_of_a_classifier_is_the_sum_written_out():
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_linear_predictions_have_the_moments_of_laplace_torch(task):
     model, guide, x, y, row = reference_pair(task)
-    model.finish(guide, Batches(x, y, batch_size=len(x), seed=0))
+    model.method.after_training(model, guide, Batches(x, y, batch_size=len(x), seed=0))
     outputs, jacobians = output_jacobians(model, guide, x)
     torch.testing.assert_close(outputs, torch.tensor(row["full_mean"]), rtol=1e-6, atol=1e-9)
     spread = jacobians @ guide.scale_tril

@@ -189,7 +189,7 @@ def fitted(degree, method="evidence", **options):
 def test_the_method_reaches_the_pinned_evidence_without_a_step(degree):
     fit = fitted(degree)
     row = ROWS[degree]
-    assert fit.assembly.guide.figures()["log_evidence"] == pytest.approx(
+    assert fit.assembly.guide.metrics()["log_evidence"] == pytest.approx(
         float(row["log_evidence"]), rel=1e-6
     )
     assert len(fit.losses) == 0
@@ -222,7 +222,7 @@ def test_priors_decide_the_evidence():
     exact = LinearModel(
         polynomial_features(X, 2), Y, np.array([0.25, 1 / 0.09, 1 / 0.09]), 25.0, [0, 0.5, 0.5]
     )
-    found = fit.assembly.guide.figures()["log_evidence"]
+    found = fit.assembly.guide.metrics()["log_evidence"]
     assert found == pytest.approx(exact.log_evidence, rel=1e-6)
 
 
@@ -258,4 +258,4 @@ def test_the_report_judges_the_fit_and_not_an_optimisation(tmp_path):
     assert metrics["log_evidence"] == pytest.approx(-1.2069734911219693, rel=1e-6)
     assert metrics["steps"] == 0
     loaded = zoo.load(fit.path)
-    assert loaded.assembly.guide.figures() == fit.assembly.guide.figures()
+    assert loaded.assembly.guide.metrics() == fit.assembly.guide.metrics()

@@ -11,7 +11,7 @@ from torch.distributions import constraints
 
 import zoo
 import zoo.infer.stationarity
-from guides.mean_field import SitePosterior
+from guides import LocScale
 from zoo.infer.predict.draws import Draws, draw_posterior, log_posterior, site_log_priors
 from zoo.infer.stationarity import FACTORS, MOVES, _Space, elbo_gains
 
@@ -80,7 +80,7 @@ def moved_guide(guide, move, factor):
     other = copy.deepcopy(guide)
     with torch.no_grad():
         for module in other.modules():
-            if isinstance(module, SitePosterior):
+            if isinstance(module, LocScale):
                 if move == "scale":
                     module.log_scale += math.log(factor)
                 else:
@@ -155,5 +155,5 @@ def test_a_posterior_of_another_family_is_not_judged():
 
 def test_the_full_rank_guide_knows_its_medians():
     model, _ = linear()
-    guide = model.full_rank_guide(init_scale=0.3).double()
+    guide = model.method.full_rank_guide(model, 0.3).double()
     assert torch.allclose(guide.medians()["0.weight"], torch.tensor([[0.7, 1.2]]).double())

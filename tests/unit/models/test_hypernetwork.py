@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import zoo
+from guides.hypernetwork import Complexity
 from zoo.data import from_arrays
 from zoo.data import load as load_data
 from zoo.errors import ConfigError, PriorError
@@ -75,29 +76,34 @@ def test_other_methods_have_one_complexity():
         fitted.at(0.3)
 
 
-def test_guides_by_name():
-    fitted = zoo.fit("hypernetwork", data="wine", guide="linear", **OPTIONS)
+def test_number_of_knots_is_an_option():
+    fitted = zoo.fit("hypernetwork", data="wine", options={"knots": 2}, **OPTIONS)
     assert {len(knots) for knots in fitted.assembly.guide.knots} == {2}
     with pytest.raises(ConfigError, match="full_rank"):
         zoo.fit("hypernetwork", data="wine", guide="full_rank", **OPTIONS)
-    with pytest.raises(ConfigError, match="for the method 'hypernetwork'"):
-        zoo.fit("mean_field", data="wine", guide="linear", **OPTIONS)
+    with pytest.raises(ConfigError, match="has an option 'knots'"):
+        zoo.fit("mean_field", data="wine", options={"knots": 2}, **OPTIONS)
 
 
-def test_priors_that_move_posteriors_are_refused():
+@pytest.mark.parametrize(
+    ("prior", "options"),
+    [("Quantized([-0.2, 0, 0.2], size=fitted)", {}), ("GroupHorseshoe()", {"max_sd": 0.2})],
+)
+def test_priors_that_move_posteriors_are_refused(prior, options):
     with pytest.raises(PriorError, match="cannot follow"):
         zoo.create(
             "hypernetwork",
             mlp([3, 4, 2]),
             likelihood="categorical",
             num_data=10,
-            priors={"*weight": "Quantizing([-0.2, 0, 0.2], size=fitted)"},
+            priors={"*weight": prior},
+            options=options,
         )
 
 
 @pytest.mark.usefixtures("double_precision", "module_local_params")
-@pytest.mark.parametrize("prior", ["Normal(0, 1)", "Laplace(0, 1)", "Horseshoe(scale=0.1)"])
-def test_every_prior_has_the_drawn_weight_on_both_sides(prior):
+@pytest.mark.parametrize("prior", ["Normal(0, 1)", "Laplace(0, 1)", "GroupHorseshoe(scale=0.1)"])
+def test_every_prior_has_the_drawn_weight_on_both_sides(prior, monkeypatch):
     """The part of the loss that is not the likelihood is proportional to the weight."""
     torch.manual_seed(0)
     model = zoo.create(
@@ -112,8 +118,7 @@ def test_every_prior_has_the_drawn_weight_on_both_sides(prior):
     x, y = torch.randn(10, 3), torch.randint(2, (10,))
     losses = {}
     for place in (0.2, 0.7):  # all knots start alike, so that only the weight differs
-        guide.complexity.drawn.fill_(place)
-        guide.complexity.draw = lambda: None
+        monkeypatch.setattr(Complexity, "position", lambda self, e=place: torch.tensor(e))
         for kl_weight in (0.0, 1.0):
             objective.kl_weight.fill_(kl_weight)
             torch.manual_seed(3)
@@ -150,7 +155,7 @@ def test_structure_is_a_function_of_the_weight_too():
         X=X,
         y=y,
         net={"edges": {"0-1": [small, large], "1-2": ["linear(outputs)"]}},
-        priors={"*.structure": "GumbelSoftmax(points=vertices, penalty=0.5)"},
+        priors={"*.structure": "GumbelSoftmaxStructure(points=vertices, penalty=0.5)"},
         num_steps=1500,
         num_samples=20,
         seed=0,

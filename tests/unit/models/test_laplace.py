@@ -77,11 +77,16 @@ def test_many_unknowns_have_a_diagonal_unless_the_matrix_is_asked_for(monkeypatc
     monkeypatch.setattr(method, "MAX_JOINT", 10)
     fit = fitted()
     assert not fit.assembly.guide.is_joint
-    assert np.isfinite(fit.assembly.guide.figures()["log_evidence"])
+    assert np.isfinite(fit.assembly.guide.metrics()["log_evidence"])
     assert fitted(guide="full_rank").assembly.guide.is_joint
+    assert fitted(options={"curvature": "full"}).assembly.guide.is_joint
+    monkeypatch.setattr(method, "MAX_JOINT", 4000)
+    assert not fitted(options={"curvature": "diagonal"}).assembly.guide.is_joint
     monkeypatch.setattr(method, "MAX_FULL_RANK", 20)
     with pytest.raises(ConfigError, match="at most 20 unknowns"):
         fitted(guide="full_rank")
+    with pytest.raises(ConfigError, match="at most 20 unknowns"):
+        fitted(options={"curvature": "full"})
 
 
 def test_a_stored_fit_has_the_same_draws_predictions_and_evidence(tmp_path):
@@ -94,7 +99,7 @@ def test_a_stored_fit_has_the_same_draws_predictions_and_evidence(tmp_path):
     X = dataset().X_test
     assert np.array_equal(fit.predict(X).mean, loaded.predict(X).mean)
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert metrics["log_evidence"] == loaded.assembly.guide.figures()["log_evidence"]
+    assert metrics["log_evidence"] == loaded.assembly.guide.metrics()["log_evidence"]
 
 
 @pytest.mark.parametrize("stop_after", [30, 60])
@@ -125,7 +130,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, monkeypatch, stop_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"priors": {"*weight": "Horseshoe(scale=0.1)"}}, "has no mode"),
+        ({"priors": {"*weight": "GroupHorseshoe(scale=0.1)"}}, "has no mode"),
         ({"priors": {"*weight": "Normal(0, HalfCauchy(1))"}}, "has no mode"),
     ],
 )

@@ -4,7 +4,10 @@ import pyro.poutine as poutine
 import pytest
 import torch
 
-from guides import EmpiricalBayes, Graves, GroupNormalJeffreys, SparseVD
+from guides.empirical_bayes import EmpiricalBayesGuide
+from guides.graves import GravesGuide
+from guides.group_normal_jeffreys import GroupNormalJeffreysGuide
+from guides.sparse_vd import SparseVDGuide
 from zoo.distributions import kl_log_uniform
 from zoo.infer.pruning.groups import PrunableGuide
 from zoo.infer.svi.objective import Objective
@@ -14,12 +17,12 @@ from zoo.testing.problems import model_and_guide, small_data, small_model
 pytestmark = pytest.mark.usefixtures("module_local_params")
 
 GUIDES = {
-    "sparse_vd": SparseVD,
-    "group_normal_jeffreys": GroupNormalJeffreys,
-    "empirical_bayes": EmpiricalBayes,
-    "graves": Graves,
+    "sparse_vd": SparseVDGuide,
+    "group_normal_jeffreys": GroupNormalJeffreysGuide,
+    "empirical_bayes": EmpiricalBayesGuide,
+    "graves": GravesGuide,
 }
-IMPROPER = {"sparse_vd": "LogUniform()", "group_normal_jeffreys": "NormalJeffreys(group=auto)"}
+IMPROPER = {"sparse_vd": "SparseVD()", "group_normal_jeffreys": "GroupNormalJeffreys(group=auto)"}
 #: Largest error of the published approximation per log-uniform element, in nats.
 APPROXIMATION = 0.0094
 
@@ -38,7 +41,7 @@ def divergence_in_the_loss(model, guide):
 def exact_divergence(part, site):
     """Return the divergence of one site, and how many of its elements are log-uniform."""
     loc, log_scale = part[site].loc.detach(), part[site].log_scale.detach()
-    if isinstance(part, SparseVD) or site.endswith("_z"):
+    if isinstance(part, SparseVDGuide) or site.endswith("_z"):
         exact = kl_log_uniform(loc, log_scale.exp(), method="exact")
         return float(exact.sum()), loc.numel()
     kl = 0.5 * ((2 * log_scale).exp() + loc**2 - 2 * log_scale - 1)
@@ -82,7 +85,7 @@ def test_proper_counterpart_has_draws_and_the_same_likelihood(method):
 @pytest.mark.parametrize("method", ["empirical_bayes", "graves"])
 def test_fitted_priors_are_proper_as_they_are(method):
     model, guide = model_and_guide(get(method))
-    guide()
+    model.method.after_update(model, guide, 1.0)
     proper = model.proper()
     assert proper.priors == model.priors
     for name in model.fitted_priors:

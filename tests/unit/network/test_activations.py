@@ -53,10 +53,10 @@ def noisy(net, priors, method="mean_field", **options):
     ).eval()
 
 
-def only_noise(net, patterns, prior="LogNormal(0, 0.3)"):
+def only_noise(net, patterns, prior="LogNormal(0, 0.3)", **options):
     """Return a model in which weights are points and activations are multiplied."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
-    model = noisy(net, dict.fromkeys(patterns, prior), bayesian=["*put"])
+    model = noisy(net, dict.fromkeys(patterns, prior), bayesian=["*put"], options=options)
     return model, model.guide(init_scale=0.3)
 
 
@@ -192,8 +192,8 @@ def test_noise_that_no_call_reaches_is_refused():
 
 def test_prior_for_noise_is_refused_on_weights_and_the_other_way_round_allowed():
     with pytest.raises(PriorError, match=r"not of '0\.weight'"):
-        noisy(mlp(), {"0.weight": "LogUniformNoise()"})
-    model, guide = only_noise(mlp(), "*.input", "Horseshoe(scale=0.1)")
+        noisy(mlp(), {"0.weight": "StructuredBP()"})
+    model, guide = only_noise(mlp(), "*.input", "GroupHorseshoe(scale=0.1)")
     assert torch.isfinite(Objective(model, guide)(*batch()))
 
 
@@ -338,7 +338,7 @@ def test_rows_of_a_convolutional_network_with_fixed_weights_can_be_drawn_one_by_
 
 
 def test_fixed_noise_leaves_a_guide_without_parameters():
-    model, guide = only_noise(mlp(), "*.input", "GaussianDropout(p=0.3, share=fixed)")
+    model, guide = only_noise(mlp(), "*.input", "VariationalDropout()", p=0.3, share="fixed")
     assert not list(guide.parameters())
     objective = Objective(model, guide)
     objective(*batch()).backward()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
 from torch import nn
+from torch.distributions import Normal
 
 import zoo
 from zoo.errors import ConfigError
@@ -16,7 +17,7 @@ from zoo.infer.predict.draws import draw_prior
 from zoo.infer.svi.loop import SVI
 from zoo.infer.svi.objective import Objective, site_divergences, total_divergence
 from zoo.network.slots import Slot
-from zoo.priors import Prior, build_guide, build_program
+from zoo.priors import Prior, prior_of_slot
 from zoo.registry import Recipe
 from zoo.truth.calibration import calibrate
 
@@ -31,15 +32,14 @@ def fitted(request):
 
 
 def pair(text, value=None):
-    """Program and guide of one slot, with the guide's parameters off their start."""
+    """Prior and guide of one slot, with the guide's parameters off their start."""
     slot = Slot("w", torch.randn(3, 4) if value is None else value, "linear")
-    prior = Prior.parse(text)
-    program = build_program(prior, slot)
-    guide = build_guide(prior, slot, program, init_scale=0.3)
+    prior = prior_of_slot(Prior.parse(text), slot)
+    guide = prior.guide(0.3)
     with torch.no_grad():
         for parameter in guide.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
-    return program, guide
+    return prior, guide
 
 
 def moments(guide):
@@ -47,8 +47,9 @@ def moments(guide):
     return mean, variance
 
 
-def divergence(program, guide):
-    ((value, analytic),) = site_divergences(program, guide).values()
+def divergence(prior, guide):
+    prior.after_update(guide)
+    ((value, analytic),) = site_divergences(prior, guide).values()
     assert analytic
     return value
 
@@ -66,10 +67,10 @@ RATIOS = [
 
 @pytest.mark.parametrize(("gamma", "kl"), RATIOS)
 def test_empirical_bayes_costs_half_the_log_of_one_plus_gamma_squared(gamma, kl):
-    program, guide = pair("EmpiricalBayes")
+    prior, guide = pair("EmpiricalBayes")
     with torch.no_grad():
         guide["w"].gamma.fill_(gamma)
-    value = divergence(program, guide)
+    value = divergence(prior, guide)
     assert value.item() == pytest.approx(12 * kl, rel=1e-9)
     by_gamma, by_rho = torch.autograd.grad(value, [guide["w"].gamma, guide["w"].rho])
     expected = torch.full((3, 4), gamma / (1 + gamma**2))
@@ -79,10 +80,10 @@ def test_empirical_bayes_costs_half_the_log_of_one_plus_gamma_squared(gamma, kl)
 
 
 def test_empirical_bayes_prior_has_the_second_moments_of_the_posterior():
-    program, guide = pair("EmpiricalBayes")
-    guide()
+    prior, guide = pair("EmpiricalBayes")
+    prior.after_update(guide)
     mean, variance = moments(guide)
-    normal = program.normal()
+    normal = prior.normal()
     torch.testing.assert_close(normal.variance, variance + mean**2, rtol=1e-12, atol=0)
     assert not normal.loc.any()
 
@@ -97,12 +98,12 @@ BLOCK = {
 
 
 def test_graves_prior_is_mean_and_spread_of_the_block():
-    program, guide = pair("Graves", torch.zeros(4))
+    prior, guide = pair("Graves", torch.zeros(4))
     with torch.no_grad():
         guide["w"].loc.copy_(torch.tensor(BLOCK["mu"]))
         guide["w"].log_scale.copy_(torch.tensor(BLOCK["sigma"]).log())
-    value = divergence(program, guide)
-    normal = program.normal()
+    value = divergence(prior, guide)
+    normal = prior.normal()
     assert normal.loc.item() == pytest.approx(BLOCK["m"], rel=1e-12)
     assert normal.variance.item() == pytest.approx(BLOCK["v"], rel=1e-12)
     expected = sum(0.5 * math.log(BLOCK["v"] / s**2) for s in BLOCK["sigma"])
@@ -117,22 +118,22 @@ def graves_divergence(loc, log_scale):
 
 
 def test_gradients_of_graves_are_those_of_the_divergence_with_the_best_prior():
-    program, guide = pair("Graves")
+    prior, guide = pair("Graves")
     parameters = [guide["w"].loc, guide["w"].log_scale]
-    ours = torch.autograd.grad(divergence(program, guide), parameters)
+    ours = torch.autograd.grad(divergence(prior, guide), parameters)
     exact = torch.autograd.grad(graves_divergence(*parameters), parameters)
     for got, expected in zip(ours, exact, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_no_other_prior_of_the_family_is_closer(fitted):
-    program, guide = pair(fitted)
-    best = divergence(program, guide).item()
+    prior, guide = pair(fitted)
+    best = divergence(prior, guide).item()
     mean, variance = moments(guide)
-    normal = program.normal()
+    normal = prior.normal()
     for factor, shift in ((1.1, 0.0), (0.9, 0.0), (1.0, 0.05), (1.0, -0.05)):
-        other = torch.distributions.Normal(normal.loc + shift, normal.scale * factor)
-        posterior = torch.distributions.Normal(mean, variance.sqrt())
+        other = Normal(normal.loc + shift, normal.scale * factor)
+        posterior = Normal(mean, variance.sqrt())
         if fitted == "EmpiricalBayes" and shift:  # its mean is zero by definition
             continue
         worse = torch.distributions.kl_divergence(posterior, other).sum().item()
@@ -166,7 +167,9 @@ def trained(text, mode="off", **options):
 
 
 def priors_of(model):
-    return {name: model.normal_prior(name) for name in model.fitted_priors}
+    """Copies of the fitted normals, which the next update does not change."""
+    normals = {name: model.normal_prior(name) for name in model.fitted_priors}
+    return {name: Normal(n.loc.clone(), n.scale.clone()) for name, n in normals.items()}
 
 
 def assert_same_priors(first, second):
@@ -180,7 +183,7 @@ def assert_same_priors(first, second):
 def test_after_training_the_prior_is_the_best_for_the_last_posterior(fitted, mode):
     model, guide = trained(fitted, mode)
     found = priors_of(model)
-    guide()  # the prior would follow now if it had not before
+    model.method.after_update(model, guide, 1.0)  # it would follow now if it had not before
     assert_same_priors(found, priors_of(model))
     moved = [n for n in found.values() if not torch.equal(n.scale, torch.ones_like(n.scale))]
     assert len(moved) == 2
@@ -199,7 +202,7 @@ def test_model_without_its_guide_keeps_the_prior(fitted):
     with torch.no_grad():
         for parameter in guide.parameters():
             parameter.mul_(2)
-    guide()
+    model.method.after_update(model, guide, 1.0)
     assert_same_priors(found, priors_of(alone))
     assert not torch.equal(found["0.weight"].scale, priors_of(model)["0.weight"].scale)
 
@@ -214,21 +217,20 @@ def test_stored_prior_is_found_again(fitted):
     assert_same_priors(priors_of(model), priors_of(other))
 
 
-def test_model_and_guide_that_are_sent_away_stay_together(fitted):
-    model, guide = trained(fitted)
-    model, guide = pickle.loads(pickle.dumps((model, guide)))
+def test_model_and_guide_that_were_sent_away_are_fitted_as_before(fitted):
+    model, guide = pickle.loads(pickle.dumps(trained(fitted)))
     with torch.no_grad():
         for parameter in guide.parameters():
             parameter.mul_(2)
     before = priors_of(model)
-    guide()
+    model.method.after_update(model, guide, 1.0)
     assert not torch.equal(before["0.weight"].scale, priors_of(model)["0.weight"].scale)
 
 
 def test_prior_follows_a_change_of_precision(fitted):
     model, guide = trained(fitted)
     model, guide = model.float(), guide.float()
-    guide()
+    model.method.after_update(model, guide, 1.0)
     for normal in priors_of(model).values():
         assert normal.scale.dtype == torch.float32
 
@@ -244,7 +246,7 @@ def test_divergence_of_the_objective_is_that_of_stock_pyro(fitted):
     assert total_divergence(model, guide) > 0
 
 
-def test_prior_is_standard_normal_before_a_guide_has_run(fitted):
+def test_prior_is_standard_normal_before_it_is_fitted(fitted):
     model = model_of(fitted)
     for normal in priors_of(model).values():
         assert (normal.scale == 1).all()
@@ -252,9 +254,36 @@ def test_prior_is_standard_normal_before_a_guide_has_run(fitted):
     assert draw_prior(model, 3, seed=0) is not None
 
 
+def test_prior_follows_the_start_of_the_posterior_and_every_update(fitted):
+    prior, guide = pair(fitted, torch.ones(2, 3))
+    prior.before_training(guide)
+    start = prior.normal().scale.clone()
+    assert not torch.equal(start, torch.ones_like(start))
+    with torch.no_grad():
+        for parameter in guide.parameters():
+            parameter.add_(0.1)
+    assert torch.equal(prior.normal().scale, start)
+    prior.after_update(guide)
+    assert not torch.equal(prior.normal().scale, start)
+    assert not prior.normal().scale.requires_grad
+
+
+def test_guide_does_not_change_the_model_while_it_samples(fitted):
+    model, guide = trained(fitted)
+    with torch.no_grad():
+        for parameter in guide.parameters():
+            parameter.mul_(2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    guide()
+    guide.draw(2)
+    TraceMeanField_ELBO().differentiable_loss(model, guide, *data())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
 def test_full_rank_guide_is_refused(fitted):
     with pytest.raises(ConfigError, match=r"fitted to the means and sds of a factorised one"):
-        model_of(fitted).full_rank_guide(init_scale=0.1)
+        model_of(fitted).full_rank_guide(0.1)
 
 
 def test_calibration_is_refused(fitted):
@@ -263,7 +292,7 @@ def test_calibration_is_refused(fitted):
 
 
 def test_ordinary_priors_are_not_fitted():
-    model = model_of("Horseshoe")
+    model = model_of("GroupHorseshoe")
     assert model.fitted_priors == []
     assert model.normal_prior("0.weight") is None
     assert model.normal_prior("0.bias").scale.item() == 1

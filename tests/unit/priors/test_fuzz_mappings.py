@@ -22,7 +22,7 @@ def random_value(rng, depth=0):
 
 
 def random_mapping(rng, depth=0):
-    names = ["Normal", "HalfNormal", "Horseshoe", "Quantizing", "StudentT", "Gamma", "Nope"]
+    names = ["Normal", "HalfNormal", "GroupHorseshoe", "Quantized", "StudentT", "Gamma", "Nope"]
     keys = ["loc", "scale", "df", "group", "codebook", "rate", "dist", "", 0, None, "\0"]
     mapping = {rng.choice(keys[:7] if rng.random() < 0.9 else keys): random_value(rng, depth)}
     mapping |= {rng.choice(keys[:6]): random_value(rng, depth) for _ in range(rng.randrange(3))}

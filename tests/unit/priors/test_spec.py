@@ -60,9 +60,9 @@ def bounded_priors(draw):
 def structured_priors(draw):
     group = draw(st.sampled_from(GROUPS))
     if draw(st.booleans()):
-        return "NormalJeffreys", {"group": group}
+        return "GroupNormalJeffreys", {"group": group}
     scale = 10.0 ** draw(st.floats(-17, 17))
-    return "Horseshoe", {"scale": scale, "group": group}
+    return "GroupHorseshoe", {"scale": scale, "group": group}
 
 
 @st.composite
@@ -71,7 +71,7 @@ def quantizing_priors(draw):
     words = [0.0]
     for step in steps:
         words.append(words[-1] + step)
-    return "Quantizing", {"codebook": words, "size": draw(st.sampled_from(SIZES))}
+    return "Quantized", {"codebook": words, "size": draw(st.sampled_from(SIZES))}
 
 
 priors = st.one_of(plain_priors(), bounded_priors(), structured_priors(), quantizing_priors())
@@ -137,15 +137,14 @@ def test_numbers_keep_every_bit(number):
         ("Normal(scale=2, loc=-1)", "Normal(loc=-1, scale=2)"),
         ("Normal(+0.5, 1_000)", "Normal(loc=0.5, scale=1000)"),
         ("StudentT(3)", "StudentT(df=3, loc=0, scale=1)"),
-        ("Horseshoe", "Horseshoe(scale=1e-05, group=auto)"),
-        ("Horseshoe()", "Horseshoe(scale=1e-05, group=auto)"),
-        ("Horseshoe(0.1, 'input')", "Horseshoe(scale=0.1, group=input)"),
-        ("NormalJeffreys(max_sd=0.2)", "NormalJeffreys(group=auto, max_sd=0.2)"),
-        ("LogUniform", "LogUniform()"),
-        ("Quantizing([-0.2, 0, 0.2])", "Quantizing(codebook=[-0.2, 0, 0.2], size=fixed)"),
-        ("Quantizing((-0.2, 0, 0.2))", "Quantizing(codebook=[-0.2, 0, 0.2], size=fixed)"),
+        ("GroupHorseshoe", "GroupHorseshoe(scale=1e-05, group=auto)"),
+        ("GroupHorseshoe()", "GroupHorseshoe(scale=1e-05, group=auto)"),
+        ("GroupHorseshoe(0.1, 'input')", "GroupHorseshoe(scale=0.1, group=input)"),
+        ("SparseVD", "SparseVD()"),
+        ("Quantized([-0.2, 0, 0.2])", "Quantized(codebook=[-0.2, 0, 0.2], size=fixed)"),
+        ("Quantized((-0.2, 0, 0.2))", "Quantized(codebook=[-0.2, 0, 0.2], size=fixed)"),
         ("Normal(0, HalfCauchy(1))", "Normal(loc=0, scale=HalfCauchy(scale=1))"),
-        ({"dist": "LogUniform"}, "LogUniform()"),
+        ({"dist": "SparseVD"}, "SparseVD()"),
         ({"dist": "Normal", "loc": 0, "scale": "HalfCauchy(1)"}, str),
         ({"dist": "Normal", "loc": 0, "scale": {"dist": "HalfCauchy", "scale": 1}}, str),
     ],
@@ -198,7 +197,7 @@ def test_text_inside_a_mapping_cannot_go_around_the_depth_limit():
 def test_every_accepted_mapping_is_short_enough_to_be_written_as_text():
     words = [k / 3 for k in range(100)]
     with pytest.raises(PriorError, match=f"{MAX_TEXT} characters"):
-        Prior.parse({"dist": "Quantizing", "codebook": words})
+        Prior.parse({"dist": "Quantized", "codebook": words})
 
 
 def test_parse_priors_wants_a_mapping_of_patterns():

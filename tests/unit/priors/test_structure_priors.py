@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import zoo
-from guides.gumbel_softmax_structure import GumbelSoftmaxPosterior, temperature_at
+from guides.gumbel_softmax_structure import GumbelSoftmaxStructureGuide, temperature_at
 from zoo.errors import PriorError
 from zoo.infer.svi.loop import SVI
 from zoo.infer.svi.objective import Objective, site_divergences
@@ -29,22 +29,26 @@ def toy(prior=None, **options):
 
 
 PRIORS = [
-    "GumbelSoftmax()",
-    "GumbelSoftmax(temperature=0.2, s=[1, 2, 3], penalty=0.1)",
-    "GumbelSoftmax(space=cube)",
-    "GumbelSoftmax(points=vertices, schedule=geometric)",
-    "GumbelSoftmax(points=vertices, space=cube)",
+    "GumbelSoftmaxStructure()",
+    "GumbelSoftmaxStructure(temperature=0.2, s=[1, 2, 3], penalty=0.1)",
+    "GumbelSoftmaxStructure(space=cube)",
+    "GumbelSoftmaxStructure(points=vertices)",
+    "GumbelSoftmaxStructure(points=vertices, space=cube)",
     "DirichletStructure(0.5)",
     "DirichletStructure(space=cube)",
-    "DirichletStructure(posterior=gumbel_softmax)",
+]
+VARIANTS = [
+    *((prior, {}) for prior in PRIORS),
+    ("GumbelSoftmaxStructure(points=vertices)", {"schedule": "geometric"}),
+    ("DirichletStructure()", {"posterior": "gumbel_softmax"}),
 ]
 
 
-@pytest.mark.parametrize("text", PRIORS)
-def test_every_variant_has_a_program_a_guide_and_gradients(text, module_local_params):
+@pytest.mark.parametrize(("text", "options"), VARIANTS)
+def test_every_variant_has_a_model_a_guide_and_gradients(text, options, module_local_params):
     assert Prior.parse(str(Prior.parse(text))) == Prior.parse(text)
     assert Prior.parse(Prior.parse(text).to_dict()) == Prior.parse(text)
-    model = toy(text)
+    model = toy(text, options=options)
     guide = model.guide(init_scale=0.1)
     x = torch.linspace(-1, 1, 10, dtype=torch.float64)[:, None]
     loss = Objective(model, guide)(x, x[:, 0].tanh())
@@ -61,34 +65,34 @@ def test_every_variant_has_a_program_a_guide_and_gradients(text, module_local_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "analytic"),
+    ("text", "options", "analytic"),
     [
-        ("GumbelSoftmax()", False),
-        ("GumbelSoftmax(points=vertices)", True),
-        ("GumbelSoftmax(points=vertices, space=cube)", True),
-        ("DirichletStructure()", True),
-        ("DirichletStructure(space=cube)", True),
-        ("DirichletStructure(posterior=gumbel_softmax)", False),
+        ("GumbelSoftmaxStructure()", {}, False),
+        ("GumbelSoftmaxStructure(points=vertices)", {}, True),
+        ("GumbelSoftmaxStructure(points=vertices, space=cube)", {}, True),
+        ("DirichletStructure()", {}, True),
+        ("DirichletStructure(space=cube)", {}, True),
+        ("DirichletStructure()", {"posterior": "gumbel_softmax"}, False),
     ],
 )
-def test_closed_form_is_taken_where_there_is_one(text, analytic, module_local_params):
-    model = toy(text)
+def test_closed_form_is_taken_where_there_is_one(text, options, analytic, module_local_params):
+    model = toy(text, options=options)
     found = site_divergences(model.sample_slots, model.guide(init_scale=0.1))
     assert found[SLOT + "_logits"][1] is analytic
     assert all(known for name, (_, known) in found.items() if "structure" not in name)
 
 
 def test_penalty_multiplies_the_favour_of_large_primitives():
-    model = toy("GumbelSoftmax(penalty=0.1, s=[1, 2, 4])")
+    model = toy("GumbelSoftmaxStructure(penalty=0.1, s=[1, 2, 4])")
     expected = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64).log() - 0.1 * torch.tensor(
         [1.0, 2.0, 11.0], dtype=torch.float64
     )
-    torch.testing.assert_close(model.program(SLOT).logits, expected)
+    torch.testing.assert_close(model.prior(SLOT).logits, expected)
 
 
 def test_divergence_of_vertices_with_a_penalty_is_the_expected_size(module_local_params):
     """KL(q, p) = -H(q) + λ E n + log Z: what architecture search adds to the likelihood."""
-    model = toy("GumbelSoftmax(points=vertices, penalty=0.1)")
+    model = toy("GumbelSoftmaxStructure(points=vertices, penalty=0.1)")
     guide = model.guide(init_scale=0.1)
     (kl, _) = site_divergences(model.sample_slots, guide)[SLOT + "_logits"]
     sizes = torch.tensor([1.0, 2.0, 11.0], dtype=torch.float64)
@@ -100,13 +104,13 @@ def test_divergence_of_vertices_with_a_penalty_is_the_expected_size(module_local
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("GumbelSoftmax(temperature=0)", "temperature"),
-        ("GumbelSoftmax(temperature=-1)", "temperature"),
-        ("GumbelSoftmax(s=[1, 0, 2])", "positive numbers"),
-        ("GumbelSoftmax(space=ball)", "one of simplex, cube"),
-        ("GumbelSoftmax(points=edges)", "one of interior, vertices"),
-        ("GumbelSoftmax(penalty=-1)", "penalty"),
-        ("GumbelSoftmax(s=[1, 2])", "mixes 3 primitives"),
+        ("GumbelSoftmaxStructure(temperature=0)", "temperature"),
+        ("GumbelSoftmaxStructure(temperature=-1)", "temperature"),
+        ("GumbelSoftmaxStructure(s=[1, 0, 2])", "positive numbers"),
+        ("GumbelSoftmaxStructure(space=ball)", "one of simplex, cube"),
+        ("GumbelSoftmaxStructure(points=edges)", "one of interior, vertices"),
+        ("GumbelSoftmaxStructure(penalty=-1)", "penalty"),
+        ("GumbelSoftmaxStructure(s=[1, 2])", "mixes 3 primitives"),
         ("DirichletStructure(s=[-1, 1, 1])", "positive numbers"),
         ("Normal(0, 1)", "is the structure of a network"),
     ],
@@ -117,17 +121,19 @@ def test_bad_prior_says_what_is_wrong(text, words):
 
 
 def test_vertices_are_sampled_as_their_interior():
-    model = toy("GumbelSoftmax(temperature=0.3, points=vertices, s=[1, 2, 3])")
+    model = toy("GumbelSoftmaxStructure(temperature=0.3, points=vertices, s=[1, 2, 3])")
     proper = model.proper()
-    assert str(proper.priors[SLOT]).startswith("GumbelSoftmax(temperature=0.3, s=[1, 2, 3]")
-    assert proper.program(SLOT).points == "interior"
-    assert toy("GumbelSoftmax()").proper().priors == toy("GumbelSoftmax()").priors
+    assert str(proper.priors[SLOT]).startswith(
+        "GumbelSoftmaxStructure(temperature=0.3, s=[1, 2, 3]"
+    )
+    assert proper.prior(SLOT).points == "interior"
+    assert toy("GumbelSoftmaxStructure()").proper().priors == toy("GumbelSoftmaxStructure()").priors
 
 
 def test_gradient_of_vertices_passes_straight_through():
-    program = toy("GumbelSoftmax(points=vertices)").program(SLOT)
+    prior = toy("GumbelSoftmaxStructure(points=vertices)").prior(SLOT)
     u = torch.tensor([0.4, -0.2], dtype=torch.float64, requires_grad=True)
-    weights = program.weights(u)
+    weights = prior.weights(u, rounded=True)
     assert weights.tolist() == [1.0, 0.0, 0.0]
     relaxed = torch.softmax(torch.cat([u, u.new_zeros(1)]), 0)
     (straight,) = torch.autograd.grad(weights[0], u)
@@ -146,14 +152,13 @@ def test_temperature_is_a_function_of_the_progress(schedule, half):
 
 @pytest.mark.parametrize("schedule", ["trained", "linear"])
 def test_training_lets_the_temperature_follow(schedule):
-    model = toy(f"GumbelSoftmax(schedule={schedule}, start=1, end=0.1)")
+    model = toy(options={"schedule": schedule, "start": 1, "end": 0.1})
     guide = model.guide(init_scale=0.1)
     x = torch.linspace(-1, 1, 10, dtype=torch.float64)[:, None]
     recipe = Recipe(num_steps=10, batch_size=10, lr=0.01)
     SVI(model, guide, x, x[:, 0], recipe=recipe, seed=0).run(progress_bar=False)
-    posterior = guide[SLOT][SLOT + "_logits"]
-    assert isinstance(posterior, GumbelSoftmaxPosterior)
-    value = float(posterior.log_temperature.detach().exp())
+    assert isinstance(guide[SLOT], GumbelSoftmaxStructureGuide)
+    value = float(guide[SLOT].logits.log_temperature.detach().exp())
     if schedule == "linear":
         assert value == pytest.approx(1 - 0.9 * 0.9)  # nine of ten steps are done at the last one
     else:

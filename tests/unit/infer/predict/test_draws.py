@@ -181,7 +181,7 @@ def test_network_that_cannot_be_vectorised_is_run_draw_by_draw_with_one_warning(
     assert torch.allclose(f, one_by_one(model, draws.slots, x), rtol=1e-12)
 
 
-@pytest.mark.parametrize("prior", ["Normal(0, 1)", "Horseshoe", "Normal(0, HalfCauchy(1))"])
+@pytest.mark.parametrize("prior", ["Normal(0, 1)", "GroupHorseshoe", "Normal(0, HalfCauchy(1))"])
 def test_draws_are_reproduced_by_their_seed_and_leave_the_global_generator_alone(prior):
     model, guide = fitted(mlp([4, 3, 1]), priors={"*": prior, "noise": "HalfNormal(1)"})
     state = torch.get_rng_state()

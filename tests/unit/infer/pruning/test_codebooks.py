@@ -40,7 +40,7 @@ def test_the_quantized_network_has_code_words_for_weights_and_means_for_biases(f
             distance = (parameter.detach().unsqueeze(-1) - words).abs().amin(-1)
             assert distance.max() <= 1e-6 * words.max()
             part = fit.assembly.guide[name]
-            assert torch.equal(parameter, fit.assembly.model.program(name).quantized(part))
+            assert torch.equal(parameter, fit.assembly.model.prior(name).quantized(part))
         else:
             assert torch.equal(parameter, medians[name])
     assert not net.training
@@ -86,7 +86,7 @@ def test_another_codebook_is_one_prior_away():
         net="mlp:13-8-3",
         num_steps=20,
         num_samples=5,
-        priors={"0.weight": "Quantizing([-0.5, -0.25, 0, 0.25, 0.5])"},
+        priors={"0.weight": "Quantized([-0.5, -0.25, 0, 0.25, 0.5])"},
         progress_bar=False,
     )
     net = fit.quantize()

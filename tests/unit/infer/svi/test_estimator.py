@@ -49,7 +49,7 @@ def test_a_prior_under_which_weights_become_noise_samples_outputs_of_convolution
     assert chosen(Tied(), method="sparse_vd") == "weights"
     swapped = {"*weight": "Normal(0, 1)"}
     assert chosen(convolutional(), method="sparse_vd", priors=swapped) == "weights"
-    assert chosen(convolutional(), priors={"*weight": "Horseshoe()"}) == "local"
+    assert chosen(convolutional(), priors={"*weight": "GroupHorseshoe()"}) == "local"
 
 
 def test_a_wish_is_granted():

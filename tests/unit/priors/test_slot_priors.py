@@ -8,13 +8,14 @@ from torch import nn
 
 from zoo.errors import PriorError
 from zoo.network.slots import Slot, network_slots
-from zoo.priors import Prior, build_guide, build_program, proper_counterpart
+from zoo.priors import Prior, prior_of_slot
+from zoo.priors.options import validated
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
 
-def trace_at(program, values):
-    return poutine.trace(poutine.condition(program, data=values)).get_trace()
+def trace_at(prior, values):
+    return poutine.trace(poutine.condition(prior, data=values)).get_trace()
 
 
 def slot(shape, layer="linear", name="w"):
@@ -36,22 +37,22 @@ PLAIN = {
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 2, 2)])
 def test_plain_density_is_the_product_over_elements(text, shape):
     place = slot(shape)
-    program = build_program(Prior.parse(text), place)
-    trace = trace_at(program, {"w": place.value})
+    prior = prior_of_slot(Prior.parse(text), place)
+    trace = trace_at(prior, {"w": place.value})
     expected = PLAIN[text].logpdf(place.value.numpy()).sum()
     assert trace.log_prob_sum().item() == pytest.approx(expected, rel=1e-10)
 
 
 def test_hyper_priors_are_scalar_sites_shared_by_the_slot():
     place = slot((2, 3), name="0.weight")
-    program = build_program(Prior.parse("Normal(Laplace(0, 2), LogNormal(0, Gamma(2, 3)))"), place)
+    prior = prior_of_slot(Prior.parse("Normal(Laplace(0, 2), LogNormal(0, Gamma(2, 3)))"), place)
     values = {
         "0.weight_loc": torch.tensor(0.3),
         "0.weight_scale_scale": torch.tensor(0.7),
         "0.weight_scale": torch.tensor(1.4),
         "0.weight": place.value,
     }
-    trace = trace_at(program, values)
+    trace = trace_at(prior, values)
     sites = [name for name, site in trace.nodes.items() if site["type"] == "sample"]
     assert sites == list(values)
     expected = (
@@ -66,12 +67,12 @@ def test_hyper_priors_are_scalar_sites_shared_by_the_slot():
 @pytest.mark.parametrize("tau", [1e-5, 0.3, 2.0])
 def test_horseshoe_density_is_that_of_gammas_inverse_gammas_and_normals(tau):
     place = slot((2, 3))
-    program = build_program(Prior.parse(f"Horseshoe(scale={tau})"), place)
+    prior = prior_of_slot(Prior.parse(f"GroupHorseshoe(scale={tau})"), place)
     rng = np.random.default_rng(0)
     global_a, global_b = tau**2 * rng.gamma(2.0), rng.gamma(2.0)
     local_a, local_b, base = rng.gamma(2.0, size=3), rng.gamma(2.0, size=3), rng.normal(size=(2, 3))
     trace = trace_at(
-        program,
+        prior,
         {
             "w_global_a": torch.tensor(global_a),
             "w_global_b": torch.tensor(global_b),
@@ -96,10 +97,10 @@ def test_horseshoe_density_is_that_of_gammas_inverse_gammas_and_normals(tau):
 def horseshoe_draws():
     """Independent draws of a horseshoe with one group of one weight, global scale 0.1."""
     place = Slot("w", torch.zeros(1, 1, dtype=torch.float64), "linear")
-    program = build_program(Prior.parse("Horseshoe(scale=0.1)"), place)
+    prior = prior_of_slot(Prior.parse("GroupHorseshoe(scale=0.1)"), place)
     pyro.set_rng_seed(0)
     with pyro.validation_enabled(False):
-        traces = [poutine.trace(program).get_trace().nodes for _ in range(1000)]
+        traces = [poutine.trace(prior).get_trace().nodes for _ in range(1000)]
     names = ["w", "w_base", "w_global_a", "w_global_b", "w_local_a", "w_local_b"]
     return {n: np.array([nodes[n]["value"].item() for nodes in traces]) for n in names}
 
@@ -136,16 +137,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("family", ["Horseshoe", "NormalJeffreys"])
+@pytest.mark.parametrize("family", ["GroupHorseshoe", "GroupNormalJeffreys"])
 @pytest.mark.parametrize(("layer", "name", "group", "shape"), CASES)
 def test_weights_of_a_group_share_one_scale(family, layer, name, group, shape):
     place = next(s for s in network_slots(layer.double()) if s.name == name)
-    prior = Prior.parse(f"{family}(group={group})")
-    program = build_program(prior, place)
-    guide = build_guide(prior, place, program, init_scale=0.1)
-    nodes = poutine.trace(poutine.replay(program, trace=poutine.trace(guide).get_trace()))
+    prior = prior_of_slot(Prior.parse(f"{family}(group={group})"), place)
+    guide = prior.guide(0.1)
+    nodes = poutine.trace(poutine.replay(prior, trace=poutine.trace(guide).get_trace()))
     nodes = nodes.get_trace().nodes
-    local = f"{name}_local_a" if family == "Horseshoe" else f"{name}_z"
+    local = f"{name}_local_a" if family == "GroupHorseshoe" else f"{name}_z"
     assert nodes[local]["value"].shape == (int(np.prod(shape)),)
     scale = nodes[name]["value"] / nodes[f"{name}_base"]["value"]
     assert scale.shape == place.shape
@@ -157,10 +157,10 @@ def test_weights_of_a_group_share_one_scale(family, layer, name, group, shape):
 
 def test_normal_jeffreys_density_is_inverse_in_the_scale():
     place = slot((2, 3))
-    program = build_program(Prior.parse("NormalJeffreys"), place)
+    prior = prior_of_slot(Prior.parse("GroupNormalJeffreys"), place)
     z = torch.tensor([0.2, -1.0, 3.0])
     densities = [
-        trace_at(program, {"w_z": scale, "w_base": place.value}).log_prob_sum().item()
+        trace_at(prior, {"w_z": scale, "w_base": place.value}).log_prob_sum().item()
         for scale in (z, 10 * z)
     ]
     # The prior is improper: only differences are defined.
@@ -169,24 +169,28 @@ def test_normal_jeffreys_density_is_inverse_in_the_scale():
 
 @pytest.mark.parametrize(
     "text",
-    ["Normal(0, HalfCauchy(1))", "Normal(0, InverseGamma(1, 1))", "Horseshoe", "NormalJeffreys"],
+    [
+        "Normal(0, HalfCauchy(1))",
+        "Normal(0, InverseGamma(1, 1))",
+        "GroupHorseshoe",
+        "GroupNormalJeffreys",
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_program_and_guide_follow_the_precision_of_the_slot(text, dtype):
+def test_prior_and_guide_follow_the_precision_of_the_slot(text, dtype):
     place = Slot("w", torch.randn(2, 3, dtype=dtype), "linear")
-    prior = Prior.parse(text)
-    program = build_program(prior, place)
-    guide = build_guide(prior, place, program, init_scale=0.1)
+    prior = prior_of_slot(Prior.parse(text), place)
+    guide = prior.guide(0.1)
     assert {parameter.dtype for parameter in guide.parameters()} == {dtype}
-    trace = poutine.trace(poutine.replay(program, trace=poutine.trace(guide).get_trace()))
+    trace = poutine.trace(poutine.replay(prior, trace=poutine.trace(guide).get_trace()))
     assert trace.get_trace().nodes["w"]["value"].dtype == dtype
 
 
 def test_truncated_normal_jeffreys_is_a_uniform_log_scale_and_normal_weights():
     place = slot((2, 3))
-    program = build_program(Prior.parse("TruncatedNormalJeffreys(low=-3, high=1)"), place)
+    prior = prior_of_slot(Prior.parse("TruncatedNormalJeffreys(low=-3, high=1)"), place)
     log_scale = torch.tensor([-2.0, 0.5, 0.0])
-    trace = trace_at(program, {"w_log_scale": log_scale, "w": place.value})
+    trace = trace_at(prior, {"w_log_scale": log_scale, "w": place.value})
     scales = log_scale.exp().expand(2, 3).numpy()
     expected = -3 * np.log(4) + stats.norm(0, scales).logpdf(place.value.numpy()).sum()
     assert trace.log_prob_sum().item() == pytest.approx(expected, rel=1e-10)
@@ -199,11 +203,11 @@ SMOOTH = [(0.001, 3.90903708796), (0.1, -0.704003764258), (1.0, -3.10963271782)]
 @pytest.mark.parametrize(("weight", "log_density"), SMOOTH)
 def test_truncated_normal_jeffreys_has_the_reference_density_without_its_scale(weight, log_density):
     place = Slot("w", torch.zeros(1), "other")
-    program = build_program(Prior.parse("TruncatedNormalJeffreys"), place)
+    prior = prior_of_slot(Prior.parse("TruncatedNormalJeffreys"), place)
 
     def joint(log_scale):
         values = {"w_log_scale": torch.tensor([log_scale]), "w": torch.tensor([weight])}
-        return np.exp(trace_at(program, values).log_prob_sum().item())
+        return np.exp(trace_at(prior, values).log_prob_sum().item())
 
     marginal, _ = integrate.quad(joint, -8, 2, points=[np.log(weight)], epsrel=1e-10, limit=200)
     assert np.log(marginal) == pytest.approx(log_density, rel=1e-7)
@@ -212,18 +216,19 @@ def test_truncated_normal_jeffreys_has_the_reference_density_without_its_scale(w
 @pytest.mark.parametrize(
     ("improper", "proper"),
     [
-        ("LogUniform", "TruncatedNormalJeffreys(group=element)"),
-        ("NormalJeffreys", "TruncatedNormalJeffreys(group=auto)"),
-        ("NormalJeffreys(group=output)", "TruncatedNormalJeffreys(group=output)"),
+        ("SparseVD", "TruncatedNormalJeffreys(group=element)"),
+        ("GroupNormalJeffreys", "TruncatedNormalJeffreys(group=auto)"),
+        ("GroupNormalJeffreys(group=output)", "TruncatedNormalJeffreys(group=output)"),
     ],
 )
 def test_improper_priors_name_their_proper_counterpart(improper, proper):
-    assert proper_counterpart(Prior.parse(improper)) == Prior.parse(proper)
+    found = prior_of_slot(Prior.parse(improper), slot((2, 3))).proper()
+    assert Prior.parse(found) == Prior.parse(proper)
 
 
-@pytest.mark.parametrize("text", ["Normal(0, 1)", "Horseshoe", "EmpiricalBayes", "Graves"])
+@pytest.mark.parametrize("text", ["Normal(0, 1)", "GroupHorseshoe", "EmpiricalBayes", "Graves"])
 def test_proper_priors_stand_for_themselves(text):
-    assert proper_counterpart(Prior.parse(text)) is None
+    assert prior_of_slot(Prior.parse(text), slot((2, 3))).proper() is None
 
 
 def test_bounds_in_the_wrong_order_are_refused():
@@ -231,25 +236,25 @@ def test_bounds_in_the_wrong_order_are_refused():
         Prior.parse("TruncatedNormalJeffreys(low=2, high=1)")
 
 
-@pytest.mark.parametrize("prior", ["NormalJeffreys(max_sd=0.2)", "Horseshoe(max_sd=0.2)"])
-def test_standard_deviations_stay_below_their_bound(prior):
-    place = slot((2, 3))
-    program = build_program(Prior.parse(prior), place)
-    guide = build_guide(Prior.parse(prior), place, program, init_scale=0.5)
+@pytest.mark.parametrize("text", ["GroupNormalJeffreys()", "GroupHorseshoe()"])
+def test_standard_deviations_stay_below_their_bound(text):
+    prior = prior_of_slot(Prior.parse(text), slot((2, 3)))
+    prior.settings = validated(prior.options, {"max_sd": 0.2})
+    assert prior.is_bounded
+    guide = prior.guide(0.5)
     scales = guide["w_base"].log_scale
     with torch.no_grad():
         scales[0] = np.log(0.1)
-    program.constrain(guide)
+    prior.after_update(guide)
     expected = torch.tensor([0.1, 0.2])[:, None].expand(2, 3)
     torch.testing.assert_close(scales.detach().exp(), expected)
 
 
-@pytest.mark.parametrize("prior", ["NormalJeffreys()", "Horseshoe()", "Normal(0, 1)"])
-def test_what_has_no_bound_is_not_constrained(prior):
-    place = slot((2, 3))
-    program = build_program(Prior.parse(prior), place)
-    guide = build_guide(Prior.parse(prior), place, program, init_scale=5.0)
+@pytest.mark.parametrize("text", ["GroupNormalJeffreys()", "GroupHorseshoe()", "Normal(0, 1)"])
+def test_what_has_no_bound_is_not_constrained(text):
+    prior = prior_of_slot(Prior.parse(text), slot((2, 3)))
+    guide = prior.guide(5.0)
     before = [p.detach().clone() for p in guide.parameters()]
-    program.constrain(guide)
+    prior.after_update(guide)
     torch.testing.assert_close([p.detach() for p in guide.parameters()], before)
-    assert not program.is_constrained
+    assert not prior.is_bounded
