@@ -46,6 +46,7 @@ import time
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
@@ -271,13 +272,16 @@ def run_tests(root: Path, arguments: list[str], timeout: float) -> Run:
         start_new_session=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
     )
+    code: int | None = None
     try:
         output, _ = process.communicate(timeout=timeout)
-        code: int | None = process.returncode
+        code = process.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        code = None
+        output = ""
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+::.+?|\S+)(?: - .*)?$", output, re.MULTILINE)
     return Run(code, failures[0] if failures else "", time.perf_counter() - start)
 
