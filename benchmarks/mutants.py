@@ -262,7 +262,8 @@ def run_tests(root: Path, arguments: list[str], timeout: float) -> Run:
     command += ["-m", "not slow", *arguments]
     environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     start = time.perf_counter()
-    process = subprocess.Popen(
+    output, code = "", None
+    with subprocess.Popen(
         command,
         cwd=root,
         env=environment,
@@ -271,17 +272,15 @@ def run_tests(root: Path, arguments: list[str], timeout: float) -> Run:
         text=True,
         start_new_session=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-    )
-    code: int | None = None
-    try:
-        output, _ = process.communicate(timeout=timeout)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        output = ""
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout)
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+::.+?|\S+)(?: - .*)?$", output, re.MULTILINE)
     return Run(code, failures[0] if failures else "", time.perf_counter() - start)
 
@@ -368,7 +367,7 @@ class Trial:
 
 def summary(table: pd.DataFrame) -> str:
     """Count outcomes, and list the survivors that nobody has explained."""
-    explained = table.note.fillna("").ne("") & table.outcome.eq("survived")
+    explained = table.note.ne("") & table.outcome.eq("survived")
     counted = table[~explained & table.outcome.ne("undecided")]
     caught = int(counted.outcome.isin(["caught", "timed out"]).sum())
     share = f" ({100 * caught / len(counted):.0f} %)" if len(counted) else ""
@@ -391,11 +390,16 @@ def append(path: Path, row: dict[str, object]) -> None:
         writer.writerow(row)
 
 
+def read(path: Path, seed: int) -> pd.DataFrame:
+    """Return the rows of a seed; what is not there is empty text."""
+    return pd.read_csv(path, keep_default_na=False).query("seed == @seed")
+
+
 def done(path: Path, seed: int) -> set[Site]:
     """Return the mutants of a seed that have a row."""
     if not path.exists():
         return set()
-    table = pd.read_csv(path).query("seed == @seed")
+    table = read(path, seed)
     return {Site(*row) for row in table[["file", "line", "column", "before"]].to_numpy().tolist()}
 
 
@@ -423,7 +427,7 @@ def main() -> None:
             append(arguments.output, row)
             if row["outcome"] != "caught":
                 bar.write(f"{row['outcome']}: {site.file}:{site.line} {site.before}->{site.after}")
-    print(summary(pd.read_csv(arguments.output).query("seed == @arguments.seed")))
+    print(summary(read(arguments.output, arguments.seed)))
 
 
 if __name__ == "__main__":
