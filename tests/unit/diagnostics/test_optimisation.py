@@ -123,6 +123,17 @@ def test_few_steps_that_end_flat_converge():
     assert converged(np.r_[np.linspace(300, 100, 10), np.full(20, 100.0)]).level == "ok"
 
 
+@pytest.mark.parametrize("rows", [10, 500])
+@pytest.mark.parametrize(("share", "level"), [(0.099, "ok"), (0.101, "fail")])
+def test_few_steps_may_move_by_a_tenth_of_the_tolerance(share, level, rows):
+    end = share * tolerance_in_nats(rows)
+    # Of 20 steps the last five are judged.
+    result = converged(np.r_[np.linspace(300, 100, 15), 0.0, end, 0.0, end, 0.0], rows=rows)
+    assert result.level == level
+    assert result.value == pytest.approx(end)
+    assert result.threshold == pytest.approx(0.1 * tolerance_in_nats(rows))
+
+
 def test_the_worst_of_several_chains_is_judged():
     flat, falling = noise(400, 0.1), np.linspace(400.0, 0.0, 400)
     assert converged(np.stack([flat, falling])).level == "fail"
