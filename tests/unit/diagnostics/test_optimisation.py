@@ -184,12 +184,16 @@ def test_restarts(elbos, errors, rows, level):
     assert the(restart_findings(elbos, errors, rows), "optimisation.restarts").level == level
 
 
-def test_chains_of_the_loss_are_restarts():
-    agreeing = np.stack([10 + noise(400, 0.1, seed=k) for k in range(3)])
-    apart = agreeing + np.array([[0.0], [0.0], [50.0]])
+@pytest.mark.parametrize("chains", [2, 3])
+def test_chains_of_the_loss_are_restarts(chains):
+    agreeing = np.stack([10 + noise(400, 0.1, seed=k) for k in range(chains)])
+    apart = agreeing.copy()
+    apart[-1] += 50.0
     for losses, level in ((agreeing, "ok"), (apart, "warn")):
         result = the(optimisation_findings(curve(losses)), "optimisation.restarts")
         assert result.level == level
+        ends = losses[:, -40:].mean(1)  # the last tenth
+        assert result.value == pytest.approx(ends.max() - ends.min())
 
 
 def test_a_single_restart_agrees_with_nobody():
