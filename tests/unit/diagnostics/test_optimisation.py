@@ -71,6 +71,23 @@ def test_a_slope_that_fails_few_rows_is_nothing_for_many():
     assert converged(losses, rows=10_000).level == "ok"
 
 
+#: Sizes in tolerances, just below and above the limits of a warning and of a failure.
+AROUND_THE_LIMITS = [(0.99, "ok"), (1.01, "warn"), (9.9, "warn"), (10.1, "fail")]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("rows", [10, 500])
+@pytest.mark.parametrize(("size", "level"), AROUND_THE_LIMITS)
+def test_limits_of_convergence_are_one_and_ten_tolerances(size, level, rows, sign):
+    change = sign * size * tolerance_in_nats(rows)
+    # The window is the last 500 steps; its blocks of 25 are 19 blocks apart.
+    losses = np.arange(2000) * change / (19 * 25)
+    result = converged(losses, rows=rows)
+    assert result.value == pytest.approx(change, rel=1e-9)
+    assert result.level == level
+    assert ("rose" if sign > 0 else "fell") in result.message
+
+
 def test_a_slope_inside_its_noise_is_no_slope():
     assert converged(np.linspace(8.0, 0.0, 400) + noise(400, 100.0)).level == "ok"
 
@@ -104,6 +121,17 @@ def test_few_noisy_steps_never_converge(steps):
 
 def test_few_steps_that_end_flat_converge():
     assert converged(np.r_[np.linspace(300, 100, 10), np.full(20, 100.0)]).level == "ok"
+
+
+@pytest.mark.parametrize("rows", [10, 500])
+@pytest.mark.parametrize(("share", "level"), [(0.099, "ok"), (0.101, "fail")])
+def test_few_steps_may_move_by_a_tenth_of_the_tolerance(share, level, rows):
+    end = share * tolerance_in_nats(rows)
+    # Of 20 steps the last five are judged.
+    result = converged(np.r_[np.linspace(300, 100, 15), 0.0, end, 0.0, end, 0.0], rows=rows)
+    assert result.level == level
+    assert result.value == pytest.approx(end)
+    assert result.threshold == pytest.approx(0.1 * tolerance_in_nats(rows))
 
 
 def test_the_worst_of_several_chains_is_judged():
@@ -156,12 +184,16 @@ def test_restarts(elbos, errors, rows, level):
     assert the(restart_findings(elbos, errors, rows), "optimisation.restarts").level == level
 
 
-def test_chains_of_the_loss_are_restarts():
-    agreeing = np.stack([10 + noise(400, 0.1, seed=k) for k in range(3)])
-    apart = agreeing + np.array([[0.0], [0.0], [50.0]])
+@pytest.mark.parametrize("chains", [2, 3])
+def test_chains_of_the_loss_are_restarts(chains):
+    agreeing = np.stack([10 + noise(400, 0.1, seed=k) for k in range(chains)])
+    apart = agreeing.copy()
+    apart[-1] += 50.0
     for losses, level in ((agreeing, "ok"), (apart, "warn")):
         result = the(optimisation_findings(curve(losses)), "optimisation.restarts")
         assert result.level == level
+        ends = losses[:, -40:].mean(1)  # the last tenth
+        assert result.value == pytest.approx(ends.max() - ends.min())
 
 
 def test_a_single_restart_agrees_with_nobody():
@@ -225,18 +257,18 @@ def test_rows_that_the_tree_left_out_count_for_the_tolerance():
     assert the(optimisation_findings(tree), "optimisation.converged").level == "ok"
 
 
-def objective(excess, *, spread=1.0, seed=0, **attributes):
+def objective(excess, *, spread=1.0, noise=10.0, rows=100, seed=0, **attributes):
     """Judge a loss that ends this many nats above minus the ELBO."""
     rng = np.random.default_rng(seed)
     lp, log_q = rng.normal(-300.0, spread, 400), rng.normal(-50.0, spread, 400)
-    losses = 250.0 + excess + rng.normal(0.0, 10.0, 2000)
+    losses = 250.0 + excess + rng.normal(0.0, noise, 2000)
     groups = {
         "optimization": {"loss": (("chain", "step"), losses[None])},
         "sample_stats": {
             "lp": (("chain", "draw"), lp[None]),
             "log_q": (("chain", "draw"), log_q[None]),
         },
-        "observed_data": {"y": ("obs_id", np.zeros(100))},
+        "observed_data": {"y": ("obs_id", np.zeros(rows))},
     }
     findings = optimisation_findings(tree_of(groups, **({"loss_is_elbo": 1} | attributes)))
     return [f for f in findings if f.check == "optimisation.objective"]
@@ -253,6 +285,15 @@ def test_a_loss_that_is_not_minus_the_elbo_is_told(excess, level):
     assert bool(finding.advice) == (level != "ok")
 
 
+@pytest.mark.parametrize("rows", [10, 500])
+@pytest.mark.parametrize(("size", "level"), AROUND_THE_LIMITS)
+def test_limits_of_the_objective_are_one_and_ten_tolerances(size, level, rows):
+    excess = size * tolerance_in_nats(rows)
+    for sign in (1, -1):
+        (finding,) = objective(sign * excess, spread=0.0, noise=0.0, rows=rows)
+        assert finding.level == level
+
+
 def test_alarms_on_right_objectives_are_rare():
     """At four standard errors over a tolerance of a nat, none of 300 is expected."""
     assert all(objective(0.0, seed=seed)[0].level == "ok" for seed in range(300))
@@ -263,7 +304,7 @@ def test_losses_that_are_no_elbos_are_not_held_against_them():
     assert objective(np.nan) == []
 
 
-def moved(gain, error):
+def moved(gain, error, rows=0):
     """Return the tree of a fit that could be improved by halving all sds."""
     gains, errors = np.full((2, 3), -5.0), np.full((2, 3), 0.1)
     gains[0, 1], errors[0, 1] = gain, error
@@ -271,7 +312,7 @@ def moved(gain, error):
         {"elbo_gain": (("move", "factor"), gains), "elbo_gain_error": (("move", "factor"), errors)},
         coords={"move": ["scale", "mean"], "factor": [0.1, 0.5, 2.0]},
     )
-    return tree_of({"optimization": found})
+    return tree_of({"optimization": found, "observed_data": {"y": ("obs_id", np.zeros(rows))}})
 
 
 @pytest.mark.parametrize(
@@ -291,6 +332,14 @@ def test_a_posterior_that_a_scale_improves_is_not_at_the_maximum(gain, error, le
     assert found.level == level
     if level != "ok":
         assert "all sds of the posterior are multiplied by 0.5" in found.message
+
+
+@pytest.mark.parametrize("rows", [10, 500])
+@pytest.mark.parametrize(("size", "level"), AROUND_THE_LIMITS)
+def test_limits_of_a_gain_are_one_and_ten_tolerances_after_its_noise(size, level, rows):
+    error = 0.2
+    tree = moved(size * tolerance_in_nats(rows) + 4 * error, error, rows)
+    assert the(optimisation_findings(tree), "optimisation.stationary").level == level
 
 
 def test_moves_that_are_all_unknown_are_not_judged():

@@ -8,7 +8,11 @@ from scipy import stats
 from tests.unit.diagnostics.synthetic_trees import SIGMA, Regression, the, tree_of
 from zoo.diagnostics.held_out import calibration_noise, held_out_findings, reliability_curve
 from zoo.diagnostics.leave_one_out import leave_one_out, loo_findings, loo_pit
-from zoo.diagnostics.predictive import posterior_predictive_findings, prior_predictive_findings
+from zoo.diagnostics.predictive import (
+    _Statistic,
+    posterior_predictive_findings,
+    prior_predictive_findings,
+)
 from zoo.diagnostics.reading import task_of
 from zoo.diagnostics.uniformity import randomized_pit, uniformity
 from zoo.infer.predict.scores import expected_calibration_error
@@ -103,6 +107,39 @@ def test_alarms_of_predictive_checks_are_rare():
         tree = replicated(rng.normal(size=(400, 50)), rng.normal(size=50))
         alarms += posterior_predictive_findings(tree)[0].level != "ok"
     assert alarms / 150 < 0.01 + 5 * np.sqrt(0.01 * 0.99 / 150)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("share", "unusual"), [(0.99, False), (1.01, True)])
+@pytest.mark.parametrize("count", [1, 5])
+def test_with_few_draws_a_statistic_is_judged_by_its_distance(count, share, unusual, sign):
+    """Beyond all of 20 draws the p-value is 2 / 21 whatever the distance."""
+    replications = np.linspace(-1.0, 1.0, 20)
+    distance = share * stats.norm.ppf(1 - 0.01 / 2 / count)
+    found = _Statistic("mean", replications, sign * distance * replications.std(), count)
+    assert found.p_value == pytest.approx(2 / 21)
+    assert found.sds == pytest.approx(sign * distance)
+    assert found.beyond_all
+    assert found.unusual is unusual
+
+
+@pytest.mark.parametrize(("beyond", "unusual"), [(0, True), (10, False)])
+def test_with_many_draws_a_distant_statistic_must_also_be_rare(beyond, unusual):
+    """A p-value of 22 / 1001 is not rare among five statistics, however large the distance."""
+    replications = np.r_[np.linspace(-0.1, 0.1, 1000 - beyond), np.full(beyond, 2.0)]
+    found = _Statistic("maximum", replications, 1.9, 5)
+    assert found.p_value == pytest.approx(2 * (1 + beyond) / 1001)
+    assert found.sds > 5
+    assert found.unusual is unusual
+
+
+@pytest.mark.parametrize(("beyond", "p_value"), [(0, 2 / 1001), (1, 4 / 1001), (600, 802 / 1001)])
+def test_p_values_count_the_draws_on_the_smaller_side(beyond, p_value):
+    replications = np.arange(1000.0)
+    for observed in (999.5 - beyond, beyond - 0.5):
+        found = _Statistic("mean", replications, observed, 1)
+        assert found.p_value == pytest.approx(p_value)
+        assert found.beyond_all is (beyond == 0)
 
 
 def test_classes_are_judged_by_their_frequencies():

@@ -34,6 +34,14 @@ def test_contraction_of_gaussians_is_one_minus_the_ratio_of_variances():
     assert "0 of 1 sites" in result.message
 
 
+def test_contraction_and_shift_do_not_depend_on_units():
+    prior, posterior = normals(4000, 3), 0.4 * normals(4000, 3, seed=1) + 0.7
+    before = [finding.value for finding in contrast_findings(site_tree(prior, posterior))]
+    tree = site_tree(2 + 50 * prior, 2 + 50 * posterior)
+    assert [finding.value for finding in contrast_findings(tree)] == pytest.approx(before)
+    assert before == pytest.approx([1 - 0.4**2, 0.7], abs=0.05)
+
+
 def test_a_site_that_did_not_move_is_named():
     tree = site_tree(normals(4000, 3), normals(4000, 3, seed=1))
     result = the(contrast_findings(tree), "sensitivity.contraction")

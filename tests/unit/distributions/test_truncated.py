@@ -212,6 +212,13 @@ def test_cdf_inverts_icdf_and_is_0_and_1_at_the_bounds(family):
     assert_near(guide.cdf(guide.support.upper_bound), torch.ones_like(loc))
 
 
+def test_cdf_at_the_lower_bound_has_finite_gradients():
+    loc, scale = torch.tensor(-7.0, requires_grad=True), torch.tensor(3.0, requires_grad=True)
+    share = TruncatedNormal(loc, scale, -20.0, 0.0).cdf(torch.tensor(-20.0))
+    assert share == 0
+    assert torch.autograd.grad(share, [loc, scale]) == (0, 0)
+
+
 @pytest.mark.parametrize("loc", [-25.0, -20.0, -7.0, 0.0, 4.0])
 @pytest.mark.parametrize("scale", [0.3, 3.0, 40.0])
 def test_draws_follow_the_density(loc, scale):

@@ -130,14 +130,16 @@ def test_leave_one_out_needs_no_second_fit():
     assert model.left_out_rmse == pytest.approx(np.sqrt(np.mean(np.square(errors))), rel=1e-9)
 
 
+@pytest.mark.parametrize("largest", [1.0, 9.0])
 @pytest.mark.parametrize("degree", [0, 1, 6])
-def test_the_best_noise_maximises_the_evidence(degree):
+def test_the_best_noise_maximises_the_evidence(degree, largest):
     features = polynomial_features(X, degree)
+    prior_precision = np.linspace(largest, 1.0, degree + 1)
 
     def negative(log_precision):
-        return -LinearModel(features, Y, 1.0, math.exp(log_precision)).log_evidence
+        return -LinearModel(features, Y, prior_precision, math.exp(log_precision)).log_evidence
 
-    found = math.log(best_noise_precision(features, Y, 1.0))
+    found = math.log(best_noise_precision(features, Y, prior_precision))
     best = optimize.minimize_scalar(negative, bounds=(-3, 8), method="bounded")
     assert found == pytest.approx(best.x, abs=1e-4)
     assert negative(found) <= best.fun + 1e-9

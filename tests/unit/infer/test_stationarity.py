@@ -129,6 +129,50 @@ def test_some_rows_of_many_give_the_same_within_a_larger_error(monkeypatch):
     assert (large > small).all()
 
 
+@pytest.mark.parametrize(
+    ("entries", "num_draws", "num_rows"),
+    [
+        (9 * 16 * 20, 16, 20),  # fewest draws, and as many rows as fit
+        (9 * 32 * ROWS, 32, ROWS),  # all rows, and as many draws as fit
+        (9 * 1000 * ROWS, 64, ROWS),  # most draws
+    ],
+)
+def test_draws_and_rows_of_all_moves_fit_the_bound(monkeypatch, entries, num_draws, num_rows):
+    x, y = data()
+    model, guide = linear()
+    shapes = set()
+    density = zoo.infer.stationarity._Density.__call__
+
+    def spied(self, sites):
+        shapes.add((len(sites["0.weight"]), len(self.x)))
+        assert torch.equal(self.x[[0, -1]], x[[0, -1]])  # spread over all of the data
+        return density(self, sites)
+
+    monkeypatch.setattr(zoo.infer.stationarity._Density, "__call__", spied)
+    monkeypatch.setattr(zoo.infer.stationarity, "MAX_ENTRIES", entries)
+    elbo_gains(model, guide, draw_posterior(model, guide, 100, seed=1), x, y)
+    assert shapes == {(num_draws, num_rows)}
+
+
+def test_error_of_a_gain_counts_draws_and_left_out_rows():
+    rng = np.random.default_rng(0)
+    num_draws, num_rows, num_data = 50, 20, 80
+    before = rng.normal(size=num_draws), rng.normal(size=(num_draws, num_rows))
+    after = rng.normal(size=num_draws), rng.normal(size=(num_draws, num_rows))
+    volume = rng.normal(size=num_draws)
+    rows = after[1] - before[1]
+    total = after[0] - before[0] + volume + 4 * rows.sum(1)
+    of_draws = np.std(total, ddof=1) / np.sqrt(num_draws)
+    # The sum over a finite population, from a sample without replacement.
+    of_rows = num_data * np.std(rows.mean(0), ddof=1) / np.sqrt(num_rows) * np.sqrt(1 - 20 / 80)
+    gain, error = zoo.infer.stationarity._gain(before, after, volume, num_data)
+    assert gain == pytest.approx(total.mean())
+    assert error == pytest.approx(np.hypot(of_draws, of_rows))
+    _, error = zoo.infer.stationarity._gain(before, after, volume, num_rows)
+    alone = np.std(after[0] - before[0] + volume + rows.sum(1), ddof=1) / np.sqrt(num_draws)
+    assert error == pytest.approx(alone)
+
+
 def test_what_does_not_vary_has_no_sd_to_scale():
     sites = {"0.weight": torch.tensor([[[1.0, 2.0]], [[1.0, 3.0]]]).double()}
     centres = {"0.weight": torch.tensor([[1.5, 2.5]]).double()}

@@ -64,6 +64,15 @@ def test_accuracy_under_fgsm_is_that_of_theory(fitted, plane):
     assert float(curves["fgsm_nll"][-1]) == pytest.approx(attacked, rel=1e-9)
 
 
+def test_inputs_without_a_gradient_are_not_attacked(fitted, monkeypatch):
+    def nothing(model, values, x, targets):
+        return torch.zeros_like(x)
+
+    monkeypatch.setattr("zoo.robustness.curves.fgsm_direction", nothing)
+    curves = fitted.robustness(input_noise=(0.0,), fgsm=(0.0, 1.0), num_draws=1, **FEW)
+    assert curves["fgsm_nll"][1] == curves["fgsm_nll"][0]
+
+
 def test_without_strength_every_attack_has_the_scores_of_the_fit(fitted, dataset):
     curves = fitted.robustness(num_draws=1000)
     scores = fitted.posterior_scores(dataset.X_test, dataset.y_test)

@@ -1,10 +1,12 @@
 """NUTS finds posteriors that are known, by either engine and on every executor."""
 
 import importlib.util
+import itertools
 import json
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch
 from torch.distributions import constraints
 
 from zoo.errors import ConfigError, ZooError
+from zoo.infer.nuts import chain, sampler
 from zoo.infer.nuts.sampler import sample_nuts
 from zoo.infer.tasks.executor import SerialExecutor, make_executor
 from zoo.truth.reference import judge
@@ -106,9 +109,9 @@ def test_mass_matrix_learns_correlations_where_that_saves_steps(width, low_rank)
 SCRIPT = """
 import json, sys
 sys.path[:0] = {path!r}
-import test_nuts
+import test_sampler as tests
 for executor in ("serial", "processes:2"):
-    draws = test_nuts.run(test_nuts.linear, (test_nuts.X, test_nuts.Y), executor=executor)
+    draws = tests.run(tests.linear, (tests.X, tests.Y), executor=executor)
     print(json.dumps([draws.values["w"].tolist(), draws.stats["energy"].tolist()]))
 """
 
@@ -168,6 +171,69 @@ def test_hierarchical_model_is_whitened_and_has_the_right_posterior(model):
     within_five_errors(log_tau, "log_tau", mean, sd_log)
 
 
+def test_pilot_chains_are_part_of_the_warmup(monkeypatch):
+    """By a clock that is 1000 seconds further on whenever it is read."""
+    readings = itertools.count(0.0, 1000.0)
+    clock = types.SimpleNamespace(
+        process_time=lambda: next(readings), perf_counter=lambda: next(readings)
+    )
+    monkeypatch.setattr(sampler, "time", clock)
+    for name, length in {"WARMUP": 20, "SAMPLES": 4, "ROWS": 4}.items():
+        monkeypatch.setattr(sampler, f"PILOT_{name}", length)
+    data = torch.ones(8, dtype=torch.float64)
+    options = {"num_chains": 1, "num_warmup": 20, "num_samples": 4, "compiled": False}
+    draws = run(school_effects, (data, data), low_rank=False, **options)
+    assert draws.compile_seconds == 2000.0  # the pilot's density and the one with its hints
+    assert 1000.0 <= draws.warmup_seconds < 2000.0
+    assert draws.sampling_seconds < 1000.0
+
+
+def test_trials_of_the_mass_matrix_are_part_of_the_warmup(monkeypatch):
+    readings = itertools.count(0.0, 1000.0)
+    clock = types.SimpleNamespace(process_time=lambda: next(readings))
+    monkeypatch.setattr(sampler, "time", clock)
+    sampling = sampler._Run(None, chain.Settings(), 0, False, compiled=True)
+    sampling._choose_matrix(lambda settings, report: trial(10 if settings.low_rank else 20))
+    assert sampling.pilot_seconds == 1000.0
+
+
+def trial(steps):
+    draws = np.random.default_rng(0).normal(size=(100, 2))
+    return chain.Chain(draws, {"n_steps": np.full(100, steps)}, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "low_rank"), [((10, 10), False), ((10, 10.9), False), ((10, 11.1), True)]
+)
+def test_correlations_must_save_a_tenth_of_the_steps(steps, low_rank):
+    sampling = sampler._Run(None, chain.Settings(), 0, False, compiled=True)
+    sampling._choose_matrix(lambda settings, report: trial(steps[not settings.low_rank]))
+    assert sampling.settings.low_rank is low_rank
+
+
+@pytest.mark.parametrize(
+    ("num_chains", "num_warmup", "options", "worth"),
+    [
+        (4, 200, {}, True),  # 4 (200 + 200) draws are twice those of both trials
+        (4, 199, {}, False),
+        (2, 600, {}, True),
+        (4, 200, {"engine": "pyro"}, False),
+        (4, 200, {"compiled": False}, False),
+    ],
+)
+def test_a_trial_needs_twice_as_many_draws_to_come(num_chains, num_warmup, options, worth):
+    settings = chain.Settings(num_warmup, 200, engine=options.get("engine", "nutpie"))
+    compiled = options.get("compiled", True)
+    sampling = sampler._Run(None, settings, 0, False, compiled=compiled)
+    assert sampling._is_worth_a_trial(num_chains) is worth
+
+
+def test_efficiency_is_effective_draws_per_step():
+    assert sampler._efficiency(trial(8)) == pytest.approx(sampler._efficiency(trial(2)) / 4)
+    # Independent draws: about one effective draw per draw, and the mean is a geometric one.
+    assert sampler._efficiency(trial(1)) == pytest.approx(1.0, abs=0.5)
+
+
 def test_chains_start_around_the_given_values():
     init = {"w": np.array([50.0, -50.0])}
     draws = run(linear, (X, Y), init=init, num_warmup=20, num_samples=4, num_chains=1)
@@ -197,7 +263,9 @@ def test_missing_nutpie_gives_one_warning_and_the_other_engine(monkeypatch):
     [
         ({"num_chains": 0}, "num_chains must be at least 1. Got 0"),
         ({"num_samples": 3}, "num_samples must be at least 4. Got 3"),
-        ({"num_warmup": 0}, "num_warmup must be at least 20. Got 0"),
+        ({"num_warmup": 19}, "num_warmup must be at least 20. Got 19"),
+        ({"max_tree_depth": 0}, "max_tree_depth must be at least 1. Got 0"),
+        ({"target_accept": 0.0}, "target_accept must be between 0 and 1.*Got 0.0"),
         ({"target_accept": 1.0}, "target_accept must be between 0 and 1.*Got 1.0"),
         ({"engine": "stan"}, "unknown engine 'stan'. Accepted: nutpie, pyro"),
         ({"executor": "threads"}, "unknown executor 'threads'. Accepted: serial"),
