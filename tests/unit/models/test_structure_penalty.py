@@ -73,7 +73,8 @@ def dirichlet(favours, temperature):
 @pytest.mark.parametrize("penalty", [0.0, PENALTY])
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 @pytest.mark.parametrize(
-    ("name", "oracle"), [("GumbelSoftmax", gumbel_softmax), ("DirichletStructure", dirichlet)]
+    ("name", "oracle"),
+    [("GumbelSoftmaxStructure", gumbel_softmax), ("DirichletStructure", dirichlet)],
 )
 def test_density_is_that_of_the_penalised_favours(name, oracle, temperature, penalty):
     text = f"{name}(temperature={temperature}, s=[1, 2, 4], penalty={penalty})"
@@ -84,7 +85,7 @@ def test_density_is_that_of_the_penalised_favours(name, oracle, temperature, pen
 def test_scores_are_centred_at_minus_the_penalty_times_the_size():
     tau = 0.8
     shifts = [
-        log_density(f"SoftmaxStructure({tau}, penalty={penalty})", SCORES, "darts")
+        log_density(f"Darts({tau}, penalty={penalty})", SCORES, "darts")
         for penalty in (0.0, PENALTY)
     ]
     squares = [((SCORES + penalty * SIZES) ** 2).sum() for penalty in (0.0, PENALTY)]
@@ -95,8 +96,7 @@ def test_scores_are_centred_at_minus_the_penalty_times_the_size():
 @pytest.mark.parametrize("points", ["interior", "vertices"])
 def test_larger_primitives_win_less_often(points):
     """The largest weight is that of primitive k with probability proportional to its favour."""
-    schedule = ", schedule=constant" if points == "vertices" else ""
-    model = toy(f"GumbelSoftmax(penalty={PENALTY}, s=[1, 2, 4], points={points}{schedule})")
+    model = toy(f"GumbelSoftmaxStructure(penalty={PENALTY}, s=[1, 2, 4], points={points})")
     pyro.set_rng_seed(0)
     number = 500
     with torch.no_grad():

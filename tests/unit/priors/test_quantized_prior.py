@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import kl_divergence
-from zoo.priors.quantizing import QuantizingProgram
 
 import zoo
 from zoo.distributions import Quantizing
