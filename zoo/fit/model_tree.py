@@ -17,6 +17,7 @@ from zoo.fit.any_model import (
     Densities,
     FittedModel,
     densities_of,
+    full_size,
     is_observed,
     predictive_of,
     prior_of,
@@ -43,7 +44,7 @@ def model_tree(fitted: FittedModel) -> xarray.DataTree:
     draws, left_out = fitted.draws, list(LEFT_OUT)
     stats: dict[str, Tensor] = {}
     with contextlib.suppress(NotImplementedError):
-        stats["log_q"] = log_posterior(fitted.guide, Draws(draws, {}))
+        stats["log_q"] = log_posterior(full_size(fitted.guide), Draws(draws, {}))
     if "log_q" not in stats:
         left_out.append("k-hat is left out: the density of this guide is not known.")
     groups: dict[str, Mapping[str, Array]] = {}
