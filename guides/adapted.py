@@ -42,6 +42,7 @@ class Adapted(Guide):
     ) -> None:
         super().__init__()
         self.auto = guide if isinstance(guide, nn.Module) else ParametersOf(guide)
+        _keep_parameters(self.auto)
         self.arguments = (args, kwargs)
         with _own_parameters(), poutine.block():
             traced = poutine.trace(self.auto).get_trace(*args, **kwargs)  # makes the parameters
@@ -199,6 +200,14 @@ class _FromModule(Messenger):
             with torch.no_grad():
                 self.parameters[key] = nn.Parameter(transform.inv(start.detach()).clone())
         msg["value"], msg["done"] = transform(self.parameters[key]), True
+
+
+def _keep_parameters(module: nn.Module) -> None:
+    """Let a guide that was made with Pyro's global parameter store keep its parameters itself."""
+    for part in module.modules():
+        context = getattr(part, "_pyro_context", None)
+        if context is not None and not hasattr(context, "param_state"):
+            context.param_state = {"params": {}, "constraints": {}}
 
 
 def _own_parameters() -> Any:

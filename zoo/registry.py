@@ -71,6 +71,22 @@ class Recipe:
 
 
 @dataclass(frozen=True)
+class ExpectedFailure:
+    """A contract check that a method is known to fail.
+
+    Attributes
+    ----------
+    message
+        A regular expression that the message of the failure must match.
+    reason
+        Why it fails.
+    """
+
+    message: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Entry:
     """One method of the zoo.
 
@@ -101,7 +117,8 @@ class Entry:
     reference
         The publication it comes from.
     expected_failures
-        Contract checks that it is known to fail, with the reason; they must really fail.
+        Contract checks that it is known to fail, with message and reason; they must really fail,
+        and in no other way.
     """
 
     name: str
@@ -115,7 +132,7 @@ class Entry:
     small_problem: Mapping[str, Any] = field(default_factory=lambda: dict(SMALL_PROBLEM))
     analytic_kl: bool = True
     compresses: bool = False
-    expected_failures: Mapping[str, str] = field(default_factory=dict)
+    expected_failures: Mapping[str, "ExpectedFailure"] = field(default_factory=dict)
 
     @property
     def documentation(self) -> str:

@@ -45,7 +45,7 @@ from zoo.network.bnn import BNN
 from zoo.network.lifecycle import TrainingRows
 from zoo.network.method import Method
 from zoo.priors.plain import PlainPrior
-from zoo.registry import Recipe, register
+from zoo.registry import ExpectedFailure, Recipe, register
 
 MAX_UNKNOWNS = 4000
 #: Rows of derivatives that are computed at once.
@@ -77,8 +77,14 @@ class EvidenceNetwork(BNN):
     exactness="exact",
     analytic_kl=True,
     expected_failures={
-        "seed_reproduces": "the posterior is exact: another seed does not change it",
-        "beats_the_prior": "the posterior is exact however few steps are asked for",
+        "seed_reproduces": ExpectedFailure(
+            "runs with different seeds are the same",
+            "the posterior is exact: another seed does not change it",
+        ),
+        "beats_the_prior": ExpectedFailure(
+            "log density per row",
+            "the posterior is exact however few steps are asked for",
+        ),
     },
 )
 class EvidenceMethod(Method):

@@ -41,6 +41,14 @@ def test_a_conjugate_model_has_its_exact_posterior(guide):
     assert float(fitted.draws["mu"].std()) == pytest.approx(sd, rel=0.2)
 
 
+def test_a_guide_object_is_a_guide():
+    guide = AutoNormal(normal_mean, init_scale=0.1)
+    fitted = zoo.fit(normal_mean, guide=guide, args=(Y,), **QUICK)
+    mean, sd = exact(Y)
+    assert float(fitted.draws["mu"].mean()) == pytest.approx(mean, abs=5 * sd / 20)
+    assert fitted.guide.auto is guide
+
+
 def test_a_function_with_params_is_a_guide():
     def guide(y):
         loc = pyro.param("loc", torch.tensor(0.0))

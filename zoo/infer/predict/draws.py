@@ -261,19 +261,41 @@ def site_log_priors(model: BNN, draws: Draws) -> dict[str, Tensor]:
     """Return the log prior density of every site, one number per draw."""
 
     def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
-        conditioned = poutine.condition(model.sample_slots, data=site_values)
-        trace = poutine.trace(conditioned).get_trace()
-        trace.compute_log_prob()
-        return {name: trace.nodes[name]["log_prob_sum"] for name in site_values}
+        return _prior_trace(model, site_values)[0]
 
     with pyro.validation_enabled(False):
         densities: dict[str, Tensor] = torch.vmap(one)(draws.sites)
     return densities
 
 
+def _prior_trace(
+    model: BNN, sites: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the log prior of every site and the values of the slots, for one draw."""
+    slots: dict[str, Tensor] = {}
+
+    def run() -> None:
+        slots.update(model.sample_slots())
+
+    trace = poutine.trace(poutine.condition(run, data=sites)).get_trace()
+    trace.compute_log_prob()
+    return {name: trace.nodes[name]["log_prob_sum"] for name in sites}, slots
+
+
+def site_log_priors_of(model: BNN, sites: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the log prior of draws and the values of the slots, with gradients."""
+    densities, slots = torch.vmap(lambda one: _prior_trace(model, one))(sites)
+    return torch.stack(list(densities.values())).sum(0), slots
+
+
 @torch.no_grad()
 def log_posterior(guide: Guide, draws: Draws) -> Tensor:
     """Return the log density of the guide, one number per draw."""
     with pyro.validation_enabled(False):
-        density: Tensor = torch.vmap(guide.log_density)(draws.sites)
+        return log_posterior_of(guide, draws.sites)
+
+
+def log_posterior_of(guide: Guide, sites: dict[str, Tensor]) -> Tensor:
+    """Return the log density of the guide at values of its sites, with gradients."""
+    density: Tensor = torch.vmap(guide.log_density)(sites)
     return density

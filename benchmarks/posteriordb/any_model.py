@@ -1,0 +1,113 @@
+"""`zoo.fit` of Pyro models beside `pyro.infer.SVI`: ``python -m benchmarks.posteriordb.any_model``.
+
+Every model of posteriordb is fitted twice with the same guide (`AutoDiagonalNormal`, started at the
+same values): by `zoo.fit` and by `pyro.infer.SVI` with `Trace_ELBO`, with the same number of Adam
+steps and a learning rate that ends near zero. Both ELBOs are then estimated by stock Pyro with many
+particles. The optimum is the same if they agree within their standard errors. The verdict is that
+of the report of the zoo's fit, without and with NUTS. ``ZOO_POSTERIORDB`` names the data. Prints
+the table and writes ``benchmarks/results/any_model.csv``.
+"""
+
+import argparse
+import datetime
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyro
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from pyro.infer.autoguide import AutoDiagonalNormal
+from pyro.infer.autoguide.initialization import init_to_median, init_to_value
+
+import zoo
+from benchmarks.posteriordb import reference
+from benchmarks.posteriordb.models import POSTERIORS, Posterior
+from zoo.errors import ZooError
+
+RESULTS = Path(__file__).parents[1] / "results"
+NAMES = ("schools_noncentred", "schools_centred", "sblrc", "nes1980", "kidiq")
+LR = 0.02
+PARTICLES = 4000
+
+
+def guide_of(posterior: Posterior, args: Any) -> AutoDiagonalNormal:
+    start = init_to_value(values=posterior.start(*args), fallback=init_to_median)
+    return AutoDiagonalNormal(posterior.model, init_loc_fn=start, init_scale=0.1)
+
+
+def elbo_of(posterior: Posterior, guide: Any, args: Any) -> tuple[float, float]:
+    """Return an estimate of the ELBO by stock Pyro, and its standard error."""
+    pyro.set_rng_seed(1)
+    single = Trace_ELBO()
+    with torch.no_grad():
+        draws = torch.tensor(
+            [-single.loss(posterior.model, guide, *args) for _ in range(PARTICLES)]
+        )
+    return float(draws.mean()), float(draws.std()) / PARTICLES**0.5
+
+
+def row_of(posterior: Posterior, args: Any, num_steps: int) -> dict[str, Any]:
+    ours = guide_of(posterior, args)
+    with pyro.settings.context(module_local_params=True):
+        fitted = zoo.fit(
+            posterior.model, guide=ours, args=args, num_steps=num_steps, lr=LR, progress_bar=False
+        )
+        mine, error = elbo_of(posterior, ours, args)
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)
+    theirs = guide_of(posterior, args)
+    # The rate falls by a factor of 100 over the run.
+    decay = 0.01 ** (1 / num_steps)
+    svi = SVI(
+        posterior.model, theirs, pyro.optim.ClippedAdam({"lr": LR, "lrd": decay}), Trace_ELBO()
+    )
+    for _ in range(num_steps):
+        svi.step(*args)
+    stock, stock_error = elbo_of(posterior, theirs, args)
+    try:
+        judged = fitted.verdict(fitted.truth(progress_bar=False)).level
+    except ZooError as refusal:
+        judged = f"no truth: {refusal}"[:80]
+    return {
+        "posterior": posterior.name,
+        "zoo_elbo": mine,
+        "zoo_error": error,
+        "pyro_elbo": stock,
+        "pyro_error": stock_error,
+        "z": (mine - stock) / (error**2 + stock_error**2) ** 0.5,
+        "verdict": fitted.verdict().level,
+        "verdict_with_truth": judged,
+        "steps": num_steps,
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--num-steps", type=int, default=10_000)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    arguments = parser.parse_args()
+    try:
+        root = reference.folder()
+    except ZooError as error:
+        sys.exit(f"error: {error}")
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    rows = []
+    for posterior in POSTERIORS:
+        if posterior.name in arguments.only:
+            args = posterior.arguments(reference.read_data(root, posterior.reference))
+            rows.append(row_of(posterior, args, arguments.num_steps))
+            print(rows[-1], flush=True)
+    table = pd.DataFrame(rows)
+    print(table.to_string(float_format=lambda value: f"{value:.4g}"))
+    if set(arguments.only) == set(NAMES):
+        table.round(4).to_csv(RESULTS / "any_model.csv", index=False)
+
+
+if __name__ == "__main__":
+    main()
