@@ -99,9 +99,10 @@ class RunConfig(BaseModel):
             for pattern, prior in parse_priors(values["priors"]).items():
                 for name, value in prior.options:
                     moved.setdefault(name, {})[pattern] = value
+                family: Any = prior.family.cls
                 for name in set(prior.family.moved) & set(moved) - set(dict(prior.options)):
                     # A later pattern that leaves the parameter out had its default.
-                    moved[name][pattern] = prior.family.cls.options.model_fields[name].default
+                    moved[name][pattern] = family.options.model_fields[name].default
         options = dict(values.get("options") or {})
         for name, by_pattern in moved.items():
             if isinstance(options.get(name, {}), Mapping):
