@@ -75,11 +75,14 @@ class Complexity(nn.Module):
         self.chosen.fill_(position)
 
     def position(self) -> Tensor:
-        """Return where the weight is in its range, from zero to one: a sample in training."""
+        """Return where the weight is in its range, from zero to one: a sample in training.
+
+        Draws that are made together, in a plate, share one weight.
+        """
         if not self.training:
             return self.chosen
         drawn: Tensor = pyro.sample(SITE, Position(self.zero, self.zero + 1))
-        return drawn
+        return drawn.flatten()[0]
 
     def weight(self, position: Tensor) -> Tensor:
         """Return the weight of the divergence at a position in its range."""

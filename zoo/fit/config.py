@@ -178,6 +178,7 @@ class RunConfig(BaseModel):
             for pattern, prior in parse_priors(values["priors"]).items():
                 for name, value in prior.options:
                     moved.setdefault(name, {})[pattern] = value
+                family: Any = prior.family.cls
                 for name in set(prior.family.moved) & set(moved) - set(dict(prior.options)):
                     # A later pattern that leaves the parameter out had its default.
                     fields = getattr(prior.family.cls, "options").model_fields  # noqa: B009

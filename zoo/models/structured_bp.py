@@ -43,6 +43,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import pyro
+import torch
 from pydantic import Field
 from torch import Tensor
 from torch.distributions import constraints
@@ -121,9 +122,13 @@ class StructuredBP(SlotPrior):
 
     @property
     def start(self) -> Tensor:
-        """Where the multipliers start: at the upper bound, one for each unit or one for all."""
-        units = self.slot.value[:1] if self.group == "layer" else self.slot.value
-        return units.new_full(units.shape, self.high).exp()
+        """Where the multipliers start: at the upper bound."""
+        return self.slot.value.new_full(self.shape, self.high).exp()
+
+    @property
+    def shape(self) -> torch.Size:
+        """One multiplier for each unit, or one for all."""
+        return torch.Size([1]) if self.group == "layer" else self.slot.shape
 
     def model(self) -> Tensor:
         r"""Sample the multipliers :math:`\theta_i` (equation 7).
@@ -131,7 +136,7 @@ class StructuredBP(SlotPrior):
         The network multiplies what enters a layer by them (`zoo.network.activations`).
         """
         prior = TruncatedLogUniform(self.number(self.low), self.number(self.high))
-        theta: Tensor = pyro.sample(self.slot.name, prior.expand(self.start.shape).to_event(1))
+        theta: Tensor = pyro.sample(self.slot.name, prior.expand(self.shape).to_event(1))
         return theta
 
     def guide(self, init_scale: float) -> Guide:

@@ -118,6 +118,25 @@ def test_the_weight_is_a_site_of_its_own_in_training_only():
     assert SITE not in poutine.trace(guide).get_trace().nodes
 
 
+def test_particles_of_one_step_share_a_weight():
+    guide, complexity = made(), Complexity().train()
+    weights = []
+
+    def model():
+        position = complexity.position()
+        weights.append(position)
+        with complexity.weighted(position):
+            program()
+
+    elbo = TraceMeanField_ELBO(num_particles=4, vectorize_particles=True, max_plate_nesting=1)
+    loss = elbo.differentiable_loss(model, guide.train())
+    assert weights[-1].shape == ()
+    posterior = guide.at(float(complexity.weight(weights[-1])))["w"]["w"]
+    m, v = posterior.loc, (2 * posterior.log_scale).exp()
+    kl = complexity.weight(weights[-1]) * 0.5 * (v + m.square() - v.log() - 1).sum()
+    torch.testing.assert_close(loss.detach(), kl)
+
+
 def test_gradients_reach_the_knots_beside_the_weight_and_no_others():
     guide = made()
     guide.train()

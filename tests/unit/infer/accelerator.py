@@ -102,6 +102,7 @@ def everything(method, net, local):
         with never_waiting():
             objective(x, y).backward()
             optimizer.step()
+        objective.eval()  # as a training loop leaves it
         draws = draw_posterior(model, objective.guide, 5, seed=0)
         outputs = network_outputs(model, draws.slots, x)
         sites = {name: value[0].requires_grad_() for name, value in draws.sites.items()}
