@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo.registry import get, list_models
+from zoo.registry import ExpectedFailure, get, list_models
 from zoo.testing import CHECKS, run_check
 
 
@@ -15,7 +15,7 @@ def test_method_keeps_its_contract(name, check):
 
 def test_a_listed_failure_must_really_fail():
     entry = get("mean_field")
-    listed = dict.fromkeys(["documentation"], "for this test")
+    listed = {"documentation": ExpectedFailure("no reference", "for this test")}
     from dataclasses import replace
 
     result = run_check(replace(entry, expected_failures=listed), "documentation")
@@ -23,10 +23,23 @@ def test_a_listed_failure_must_really_fail():
     assert result.status == "unexpected pass"
 
 
+LISTED = {"documentation": ExpectedFailure("the entry has no reference", "why")}
+
+
+def test_a_listed_failure_with_another_message_is_a_failure():
+    from dataclasses import replace
+
+    other = {"documentation": ExpectedFailure("there is no formula", "why")}
+    entry = replace(get("mean_field"), reference="", expected_failures=other)
+    result = run_check(entry, "documentation")
+    assert not result.ok
+    assert result.status == "failed"
+
+
 def test_a_listed_failure_that_fails_is_as_promised():
     from dataclasses import replace
 
-    entry = replace(get("mean_field"), reference="", expected_failures={"documentation": "why"})
+    entry = replace(get("mean_field"), reference="", expected_failures=LISTED)
     result = run_check(entry, "documentation")
     assert result.ok
     assert result.status == "expected failure"

@@ -181,8 +181,7 @@ class RunConfig(BaseModel):
                 family: Any = prior.family.cls
                 for name in set(prior.family.moved) & set(moved) - set(dict(prior.options)):
                     # A later pattern that leaves the parameter out had its default.
-                    fields = getattr(prior.family.cls, "options").model_fields  # noqa: B009
-                    moved[name][pattern] = fields[name].default
+                    moved[name][pattern] = family.options.model_fields[name].default
         options = dict(values.get("options") or {})
         for name, by_pattern in moved.items():
             if isinstance(options.get(name, {}), Mapping):

@@ -97,7 +97,7 @@ class HypernetworkNetwork(BNN):
     compresses=True,
     expected_failures={
         "recovers_linear_regression": ExpectedFailure(
-            "",
+            "means within",
             "posteriors between two knots are interpolated: with all the "
             "training there is, means are 2% off at the weight one",
         ),

@@ -244,7 +244,7 @@ def _with_gains(net: nn.Module) -> nn.Module:
     analytic_kl=True,
     expected_failures={
         "guide_covers_model": ExpectedFailure(
-            "",
+            "matches no slot",
             "weights are points: there is no prior of theirs to swap",
         ),
         "minibatch_is_unbiased": ExpectedFailure(
@@ -256,11 +256,11 @@ def _with_gains(net: nn.Module) -> nn.Module:
             "the guide is fitted by moments, not by gradients",
         ),
         "prior_swap": ExpectedFailure(
-            "",
+            "has the wrong support",
             "statistics are distributed as over batches, and weights are points",
         ),
         "recovers_linear_regression": ExpectedFailure(
-            "",
+            "has no batch normalisation",
             "a linear model has no statistics to make random",
         ),
     },
