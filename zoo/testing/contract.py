@@ -14,7 +14,7 @@ import torch
 
 from zoo.errors import ZooError
 from zoo.registry import Entry, get
-from zoo.testing import behaviour, exact, structure
+from zoo.testing import behaviour, exact, optimum, structure
 
 #: Every check by name, in the order in which they run. A check raises AssertionError, or returns
 #: what it measured.
@@ -40,6 +40,7 @@ CHECKS: dict[str, Callable[[Entry], str | None]] = {
         exact.agrees_with_stock_elbo,
         exact.recovers_linear_regression,
         exact.kl_is_exact,
+        optimum.reaches_its_own_optimum,
     )
 }
 

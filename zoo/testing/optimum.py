@@ -32,7 +32,7 @@ ROWS, NOISE, INPUTS = 30, 0.5, 2
 #: Draws behind an ELBO, and the largest improvement in nats that counts as none.
 DRAWS = 1000
 TOLERANCE = 0.1
-RECIPE = Recipe(num_steps=1200, batch_size=ROWS, lr=0.02, schedule="cosine", kl_warmup=0.25)
+RECIPE = Recipe(num_steps=3000, batch_size=ROWS, lr=0.05, schedule="cosine", kl_warmup=0.25)
 
 
 def reaches_its_own_optimum(entry: Entry) -> str:
@@ -63,7 +63,7 @@ def _trained(entry: Entry) -> tuple[BNN, Guide, Tensor, Tensor]:
     ).double()
     guide: Guide = model.guide(init_scale=0.05)
     model.method.check(model, x[:2])
-    svi = SVI(model, guide, x, y, recipe=RECIPE, seed=0, num_particles=4)
+    svi = SVI(model, guide, x, y, recipe=RECIPE, seed=0, num_particles=2, mode="replay")
     svi.run(progress_bar=False)
     return model.eval(), guide, x, y
 
