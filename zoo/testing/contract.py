@@ -1,8 +1,9 @@
 """The contract of a method, as checks that anybody can run: ``zoo check NAME``.
 
 Every entry of the registry must pass every check, unless it lists one under ``expected_failures``
-with a message and a reason; then the check must fail with that message. The last two have an exact
-answer: a conjugate regression, and the KL in the loss against an independent integral.
+with a message and a reason; then the check must fail with that message. The last three have an
+exact answer: a conjugate regression, the KL in the loss against an independent integral, and the
+optimum of the ELBO of the method's own prior and posterior.
 """
 
 import re
