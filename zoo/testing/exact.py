@@ -11,7 +11,7 @@ from pyro.distributions import Delta
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
-from guides.laplace import JOINT_SITE
+from guides.joint import JOINT_SITE
 from guides.point import Point
 from zoo.fit.build import create
 from zoo.infer.svi.loop import SVI
