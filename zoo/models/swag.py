@@ -78,7 +78,7 @@ class SwagNetwork(BNN):
     priors={"*": "Normal(0, 1)"},
     recipe=Recipe(
         num_steps=3000,
-        batch_size=128,
+        batch_size=32,
         lr=1e-2,
         schedule="constant",
         kl_warmup=0.0,
