@@ -7,17 +7,13 @@ import pyro
 import torch
 from pyro.distributions import Delta, MultivariateNormal
 from torch import Tensor
-from torch.distributions import biject_to
 
-from guides.base import Composite, Guide
-from guides.mean_field import MeanField, SitePosterior
+from guides.base import Guide
+from guides.joint import JOINT_SITE, JointGuide
 from guides.point import Point
 
-#: Site of all unknowns together.
-JOINT_SITE = "_laplace"
 
-
-class LaplaceGuide(Composite):
+class LaplaceGuide(JointGuide):
     r"""Gaussian :math:`q(u) = N(\hat u, H^{-1})` in unconstrained space.
 
     During training it is a point, :math:`\hat u`, which moves to the mode. `set_precision` then
@@ -38,8 +34,6 @@ class LaplaceGuide(Composite):
 
     def __init__(self, parts: Mapping[str, Guide]) -> None:
         super().__init__(parts)
-        for site in self.sites().values():
-            site.fix_scale()
         self.has_curvature = False
         loc = next(iter(self.sites().values())).loc
         # Not persistent: its size says whether the covariance is known, see `get_extra_state`.
@@ -48,45 +42,6 @@ class LaplaceGuide(Composite):
             "log_evidence", torch.full_like(loc, math.nan, dtype=torch.float64).sum()
         )
         self.register_load_state_dict_post_hook(_remember_curvature)
-
-    def sites(self) -> dict[str, SitePosterior]:
-        """Return location and scale of every site, by name."""
-        parts = [part for part in self._guides() if isinstance(part, MeanField)]
-        return {name: part[name] for part in parts for name in part.names}
-
-    @property
-    def mode(self) -> Tensor:
-        """Location of all unknowns, unconstrained, as one vector."""
-        return torch.cat([site.loc.reshape(-1) for site in self.sites().values()])
-
-    def set_mode(self, mode: Tensor) -> None:
-        """Move the location of all unknowns."""
-        with torch.no_grad():
-            for name, value in self.split(mode).items():
-                self.sites()[name].loc.copy_(value)
-
-    def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the unconstrained value of every site from one vector, or from many at once."""
-        sites = self.sites()
-        values = flat.split([site.loc.numel() for site in sites.values()], dim=-1)
-        return {
-            name: value.reshape(value.shape[:-1] + site.loc.shape)
-            for (name, site), value in zip(sites.items(), values, strict=True)
-        }
-
-    def constrained(self, flat: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return value and log Jacobian of every site from one unconstrained vector."""
-        values, corrections = {}, {}
-        for name, unconstrained in self.split(flat).items():
-            site = self.sites()[name]
-            transform = biject_to(site.support)
-            values[name] = transform(unconstrained)
-            correction = transform.log_abs_det_jacobian(unconstrained, values[name])
-            num_dims = site.event_dim - transform.codomain.event_dim
-            corrections[name] = (
-                correction.flatten(correction.dim() - num_dims).sum(-1) if num_dims else correction
-            )
-        return values, corrections
 
     @torch.no_grad()
     def set_precision(self, precision: Tensor, log_joint: float) -> None:
@@ -114,8 +69,7 @@ class LaplaceGuide(Composite):
             tril = _covariance_tril(precision)
             scale, log_volume = tril.square().sum(1).sqrt(), tril.diagonal().log().sum()
             self.scale_tril = tril.to(self.scale_tril)
-        for name, value in self.split(scale.log()).items():
-            self.sites()[name].log_scale.copy_(value)
+        self.set_marginal_scales(scale)
         self.log_evidence.copy_(log_joint + 0.5 * size * math.log(2 * math.pi) + log_volume)
         self.has_curvature = True
 
@@ -129,37 +83,18 @@ class LaplaceGuide(Composite):
         if self.is_joint:
             joint = MultivariateNormal(self.mode, scale_tril=self.scale_tril)
             flat = pyro.sample(JOINT_SITE, joint, infer={"is_auxiliary": True})
-            self._sample_points(flat, Delta)
+            self.sample_points(flat, Delta)
         elif self.has_curvature:
             super().guide()
         else:
-            self._sample_points(self.mode, Point)
-
-    def _sample_points(self, flat: Tensor, family: type[Delta]) -> None:
-        values, corrections = self.constrained(flat)
-        for name, site in self.sites().items():
-            point = family(values[name], -corrections[name], event_dim=site.event_dim)
-            pyro.sample(name, point)
-
-    def sample_sites(self) -> dict[str, Tensor]:
-        """Run the sample statements and return the values of the model's sites."""
-        values = super().sample_sites()
-        values.pop(JOINT_SITE, None)
-        return values
-
-    def medians(self) -> dict[str, Tensor]:
-        """Return the mode, in constrained space."""
-        return {name: value.detach() for name, value in self.constrained(self.mode)[0].items()}
+            self.sample_points(self.mode, Point)
 
     def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the log density of this guide at values of its sites."""
         if not self.is_joint:
             return super().log_density(values)
-        transforms = {name: biject_to(site.support) for name, site in self.sites().items()}
-        flat = torch.cat([t.inv(values[name]).reshape(-1) for name, t in transforms.items()])
         joint = MultivariateNormal(self.mode, scale_tril=self.scale_tril)
-        density: Tensor = joint.log_prob(flat)
-        return density - sum(self.constrained(flat)[1].values())
+        return self.density_under(joint, values)
 
     def metrics(self) -> dict[str, float]:
         """Return the evidence, once the curvature is known."""

@@ -102,7 +102,7 @@ def require_independent(model: BNN) -> None:
         hyper = any(hasattr(value, "family") for value in prior.arguments.values())
         if prior.family.structured or hyper:
             raise ConfigError(
-                f"the prior {prior} of slot {slot!r} has no mode for a Laplace approximation. "
+                f"the prior {prior} of slot {slot!r} has no mode to fit a point to. "
                 "Use one with independent elements, for example Normal(0, 1)."
             )
 

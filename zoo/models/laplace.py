@@ -81,16 +81,20 @@ class LaplaceOptions(Options):
     )
 
 
-def gaussian_guide(model: BNN, init_scale: float) -> LaplaceGuide:
-    """Return a point of all sites, with a Gaussian in unconstrained space to become."""
+def unconstrained_parts(model: BNN, init_scale: float) -> dict[str, Guide]:
+    """Return a factorised guide of every slot, the parts of a `guides.joint.JointGuide`."""
     priors = {name: model.prior(name) for name in model.slots}
-    parts: dict[str, Guide] = {
+    return {
         name: prior.guide(init_scale)
         if isinstance(prior, PlainPrior)
         else MeanField(prior, init_scale=init_scale)
         for name, prior in priors.items()
     }
-    return LaplaceGuide(parts)
+
+
+def gaussian_guide(model: BNN, init_scale: float) -> LaplaceGuide:
+    """Return a point of all sites, with a Gaussian in unconstrained space to become."""
+    return LaplaceGuide(unconstrained_parts(model, init_scale))
 
 
 class LaplaceNetwork(BNN):

@@ -11,8 +11,9 @@ from pyro.distributions import Delta
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
-from guides.laplace import JOINT_SITE
+from guides.joint import JOINT_SITE
 from guides.point import Point
+from guides.simplex import Corner, coordinates_of
 from zoo.fit.build import create
 from zoo.infer.svi.loop import SVI
 from zoo.infer.svi.objective import Objective, site_divergences
@@ -148,6 +149,8 @@ def _integrated_divergence(posterior: Any, prior: Any, nodes: int = 120) -> floa
         return float((posterior.log_density - prior.log_prob(posterior.v)).sum())
     if isinstance(q, Delta):
         return float(-prior.log_prob(posterior.v).sum())
+    if isinstance(q, Corner):
+        return _enumerated_divergence(q, p)
     points, weights = np.polynomial.hermite_e.hermegauss(nodes)
     shape = (-1,) + (1,) * len(q.batch_shape)
     e = torch.as_tensor(points, dtype=torch.float64).reshape(shape)
@@ -157,6 +160,14 @@ def _integrated_divergence(posterior: Any, prior: Any, nodes: int = 120) -> floa
     except NotImplementedError:
         return _sampled_divergence(posterior, prior)
     return float((w * (q.log_prob(value) - p.log_prob(value))).sum())
+
+
+def _enumerated_divergence(q: Corner, p: Corner) -> float:
+    """Sum q (log q - log p) over the corners of every simplex."""
+    corners = torch.eye(q.logits.shape[-1], dtype=q.logits.dtype)
+    points = coordinates_of(corners).reshape(len(corners), *(1,) * len(q.batch_shape), -1)
+    log_q, log_p = q.log_prob(points), p.log_prob(points)
+    return float((log_q.exp() * (log_q - log_p)).sum())
 
 
 def _quantiles(q: Any, e: Tensor) -> Tensor:
