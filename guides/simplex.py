@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Gamma, constraints
 from torch.distributions.kl import register_kl
 
 
@@ -154,7 +154,8 @@ class Dirichlet(TorchDistribution):
         shape = torch.Size([*torch.Size(sample_shape), *self.concentration.shape])
         concentration = self.concentration.expand(shape)
         smaller = -torch.empty_like(concentration).exponential_() / concentration
-        return coordinates_of(torch._standard_gamma(concentration + 1).log() + smaller)
+        larger = Gamma(concentration + 1, torch.ones_like(concentration), validate_args=False)
+        return coordinates_of(larger.rsample().log() + smaller)
 
     @property
     def median(self) -> Tensor:
