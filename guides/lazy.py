@@ -21,6 +21,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from guides.layout import channels_last, standard_normal_like
+from guides.private_torch import call_on_plain_tensors
 
 #: Keeps the square root of a variance differentiable at zero.
 TINY = 1e-16
@@ -150,7 +151,7 @@ class LazySample(Tensor):
             if result is not NotImplemented:
                 return result
         if func in _METADATA:
-            return super().__torch_function__(func, types, args, kwargs)
+            return call_on_plain_tensors(cls, func, types, args, kwargs)
         return func(*_drawn(args), **_drawn(kwargs))
 
     @classmethod

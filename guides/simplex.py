@@ -12,8 +12,10 @@ from typing import Any, ClassVar
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Gamma, constraints
+from torch.distributions import constraints
 from torch.distributions.kl import register_kl
+
+from guides.private_torch import standard_gamma
 
 
 def log_weights(coordinates: Tensor) -> Tensor:
@@ -154,8 +156,7 @@ class Dirichlet(TorchDistribution):
         shape = torch.Size([*torch.Size(sample_shape), *self.concentration.shape])
         concentration = self.concentration.expand(shape)
         smaller = -torch.empty_like(concentration).exponential_() / concentration
-        larger = Gamma(concentration + 1, torch.ones_like(concentration), validate_args=False)
-        return coordinates_of(larger.rsample().log() + smaller)
+        return coordinates_of(standard_gamma(concentration + 1).log() + smaller)
 
     @property
     def median(self) -> Tensor:

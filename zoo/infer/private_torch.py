@@ -44,9 +44,12 @@ def _private_names() -> Iterator[None]:
         ) from error
 
 
-#: Updates parameters from gradients, in place, along with their moments and the number of steps;
-#: takes the learning rate and the constants of Adam by name.
-AdamStep = Callable[..., None]
+#: Updates parameters, from their gradients, and means, squares and the number of steps, in place;
+#: the numbers are learning rate, both decay rates and epsilon.
+AdamStep = Callable[
+    [list[Tensor], list[Tensor], list[Tensor], list[Tensor], Tensor, float, float, float, float],
+    None,
+]
 
 
 def fused_adam_step() -> AdamStep:
@@ -68,7 +71,10 @@ def _private_step(
     means: list[Tensor],
     squares: list[Tensor],
     count: Tensor,
-    **constants: Any,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
 ) -> None:
     count.add_(1)
     torch._fused_adam_(
@@ -78,10 +84,13 @@ def _private_step(
         squares,
         [],
         [count] * len(parameters),
+        lr=lr,
+        beta1=beta1,
+        beta2=beta2,
         weight_decay=0.0,
+        eps=eps,
         amsgrad=False,
         maximize=False,
-        **constants,
     )
 
 
@@ -91,9 +100,12 @@ def _public_step(
     means: list[Tensor],
     squares: list[Tensor],
     count: Tensor,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
     *,
     fused: bool,
-    **constants: Any,
 ) -> None:
     adam(
         parameters,
@@ -104,10 +116,13 @@ def _public_step(
         [count.clone() for _ in parameters],
         foreach=False,
         fused=fused,
+        lr=lr,
+        beta1=beta1,
+        beta2=beta2,
         weight_decay=0.0,
+        eps=eps,
         amsgrad=False,
         maximize=False,
-        **constants,
     )
     count.add_(1)
 
@@ -116,7 +131,7 @@ def _first_step_is_right(step: AdamStep) -> bool:
     """Tell whether the first update moves a parameter by the learning rate."""
     value, gradient, mean, square, count = (torch.full((1,), x) for x in (1.0, 2.0, 0.0, 0.0, 0.0))
     with torch.no_grad():
-        step([value], [gradient], [mean], [square], count[0], lr=0.5, beta1=0.9, beta2=0.9, eps=0.0)
+        step([value], [gradient], [mean], [square], count[0], 0.5, 0.9, 0.9, 0.0)
     return abs(float(value) - 0.5) < 1e-6
 
 

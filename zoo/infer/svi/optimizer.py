@@ -49,17 +49,7 @@ class FusedAdam:
         if not used:
             return
         parameters, gradients, means, squares = map(list, zip(*used, strict=True))
-        self._update(
-            parameters,
-            gradients,
-            means,
-            squares,
-            self.count,
-            lr=self.lr,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            eps=EPSILON,
-        )
+        self._update(parameters, gradients, means, squares, self.count, self.lr, *BETAS, EPSILON)
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resumed run needs."""
