@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from guides.layout import channels_last, standard_normal_like
+from guides.private_torch import call_on_plain_tensors
 
 #: Keeps the square root of a variance differentiable at zero.
 TINY = 1e-16
@@ -151,16 +151,24 @@ class LazySample(Tensor):
             if result is not NotImplemented:
                 return result
         if func in _METADATA:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        args, kwargs = tree_map_only(LazySample, LazySample.draw, (args, kwargs))
-        return func(*args, **kwargs)
+            return call_on_plain_tensors(cls, func, types, args, kwargs)
+        return func(*_drawn(args), **_drawn(kwargs))
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Draw whatever slips past the level above."""
-        args, kwargs = tree_map_only(LazySample, LazySample.draw, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        return func(*_drawn(args), **_drawn(kwargs or {}))
+
+
+def _drawn(value: Any) -> Any:
+    """Draw the lazy samples among the arguments of an operation."""
+    if isinstance(value, LazySample):
+        return value.draw()
+    if type(value) in (tuple, list):
+        return type(value)(map(_drawn, value))
+    if type(value) is dict:
+        return {name: _drawn(item) for name, item in value.items()}
+    return value
 
 
 def is_lazy(value: object) -> bool:

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.kl import register_kl
 
+from guides.private_torch import standard_gamma
+
 
 def log_weights(coordinates: Tensor) -> Tensor:
     r"""Return :math:`\log\gamma` of coordinates, with one number more in the last dimension."""
@@ -162,7 +164,7 @@ class Dirichlet(TorchDistribution):
         shape = torch.Size([*torch.Size(sample_shape), *self.concentration.shape])
         concentration = self.concentration.expand(shape)
         smaller = -torch.empty_like(concentration).exponential_() / concentration
-        return coordinates_of(torch._standard_gamma(concentration + 1).log() + smaller)
+        return coordinates_of(standard_gamma(concentration + 1).log() + smaller)
 
     @property
     def median(self) -> Tensor:

@@ -5,16 +5,16 @@ by Inductor. An eager replay runs the same operations in the same order with the
 numbers, so its result is bitwise that of the function. Inductor rounds differently.
 """
 
-import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from zoo.infer.private_torch import PrivateNameError, compile_graph
 
 Backend = Literal["replay", "inductor"]
 Mode = Literal["auto", "off", "replay", "inductor"]
@@ -41,10 +41,11 @@ def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Call
     backend
         ``replay`` runs the recorded operations one by one, ``inductor`` compiles them.
     """
-    leaves, structure = tree_flatten(inputs)
+    leaves = _leaves(inputs)
 
     def flat(*leaves: Any) -> Any:
-        return function(*tree_unflatten(leaves, structure))
+        rest = iter(leaves)
+        return function(*_mapped(lambda _: next(rest), inputs))
 
     with torch.random.fork_rng():  # recording must not change the random state
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
@@ -52,21 +53,34 @@ def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Call
     graph.graph.eliminate_dead_code()
     graph.recompile()
     run = graph if backend == "replay" else _compiled(graph, leaves)
-    return lambda *inputs: run(*tree_leaves(inputs))
+    return lambda *inputs: run(*_leaves(inputs))
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to what is inside nested tuples, lists and mappings, in their order."""
+    if isinstance(value, Mapping):
+        return {key: _mapped(function, item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_mapped(function, item) for item in value)
+    return function(value)
+
+
+def _leaves(value: Any) -> list[Any]:
+    found: list[Any] = []
+    _mapped(found.append, value)
+    return found
 
 
 def _compiled(graph: GraphModule, leaves: list[Any]) -> Callable[..., Any]:
-    """Compile a recorded graph without running it."""
-    inductor = importlib.import_module("torch._inductor")  # half a second, and often not needed
-    _keep_products_apart(graph)
-    # The CPU generator is fast; that of Inductor is designed for GPUs.
+    """Compile a recorded graph, or return it as it is if torch is not the one that is known."""
+    # The generator of the CPU is fast; Inductor's own is made for GPUs.
     on_cpu = all(leaf.device.type == "cpu" for leaf in leaves if isinstance(leaf, Tensor))
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # internal warnings of the compiler
-        compiled: Callable[..., Any] = inductor.compile(
-            graph, leaves, options={"fallback_random": on_cpu}
-        )
-    return compiled
+    _keep_products_apart(graph)
+    try:
+        return compile_graph(graph, leaves, fallback_random=on_cpu)
+    except PrivateNameError as error:
+        warnings.warn(f"recorded operations are replayed one by one: {error}", stacklevel=3)
+        return graph
 
 
 def _drop_detachments(graph: GraphModule) -> None:

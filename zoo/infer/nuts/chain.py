@@ -5,13 +5,12 @@ the numbers that decide the draws: where it is run makes no difference to them.
 """
 
 import contextlib
-import ctypes
 import math
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from zoo.errors import ZooError
+from zoo.infer import private_nutpie
 from zoo.infer.nuts.native import Native, Program
 from zoo.infer.rng import seeded
 from zoo.infer.tasks.running import Report
@@ -216,10 +216,10 @@ def _begin_nutpie(function: ValueAndGradient, start: Array, clock: _Clock, **opt
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that it imports
         import nutpie
-    if isinstance(function, Native):
-        # A version whose inner parts are others can still call Python.
-        with contextlib.suppress(AttributeError, TypeError):
-            return nutpie.sample(_native_model(function, start, clock), **options)
+    if isinstance(function, Native) and private_nutpie.is_known():
+        with contextlib.suppress(*private_nutpie.DIFFERS):
+            model = private_nutpie.native_model(function, start, clock.tick)
+            return nutpie.sample(model, **options)
     return nutpie.sample(_python_model(function, start, clock), **options)
 
 
@@ -246,55 +246,6 @@ def _python_model(function: ValueAndGradient, start: Array, clock: _Clock) -> An
         ["flat"],
         make_initial_point_fn=lambda seed: start,
     )
-
-
-#: nutpie's signature of what turns a point into what is stored of it.
-_EXPAND = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_size_t,
-    ctypes.c_size_t,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-)
-
-
-def _native_model(function: Native, start: Array, clock: _Clock) -> Any:
-    """Return nutpie's model of a density that is a C function."""
-    from nutpie import _lib
-    from nutpie.sample import CompiledModel
-
-    size = len(start)
-
-    def expand(size: int, num_stored: int, point: int, stored: int, memory: int) -> int:
-        clock.tick()
-        ctypes.memmove(stored, point, size * start.itemsize)
-        return 0
-
-    expand_function = _EXPAND(expand)
-
-    class Model(CompiledModel):  # type: ignore[misc]  # nutpie has no types
-        n_dim = size
-        shapes: ClassVar = {"flat": (size,)}
-        coords: ClassVar[dict[str, Any]] = {}
-
-        def _make_sampler(self, settings: Any, init_mean: Any, cores: int, *rest: Any) -> Any:
-            lengths: dict[str, int] = {}  # to which the dimension of the variable is added
-            variables = _lib.PyVariable.new_variables(["flat"], ["float64"], [(size,)], lengths, {})
-            address = ctypes.cast(expand_function, ctypes.c_void_p).value
-            model = _lib.PyMcModel(
-                _lib.LogpFunc(function.address, function.memory, function),
-                _lib.ExpandFunc(size, size, address, 0, expand_function),
-                variables,
-                size,
-                lengths,
-                {},
-                lambda seed: start,
-                None,
-            )
-            return _lib.PySampler.from_pymc(settings, cores, model, *rest)
-
-    return Model(dims={})
 
 
 def _run_pyro(

@@ -12,24 +12,25 @@ that needs other operations of torch cannot be had this way, and is called from 
 
 import ctypes
 import functools
-import importlib
-import types
-import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from zoo.infer.private_torch import (
+    Handle,
+    InductorCode,
+    PrivateNameError,
+    address_of,
+    c_function,
+    load_source,
+)
 
 Array = NDArray[np.float64]
 aten = torch.ops.aten
@@ -75,10 +76,8 @@ class _Recorder(TorchDispatchMode):
         self.calls: list[_Call] = []
         self.kept: list[Any] = []
 
-    def kernel(self, function: Any) -> Callable[..., None]:
-        """Return a compiled function of Inductor's that is noted when it is called."""
-        library = ctypes.CDLL(function.__self__.__file__)
-        address = _address(library.kernel)
+    def loop(self, function: Any, address: int, library: Any) -> Callable[..., None]:
+        """Return a compiled loop of Inductor's that is noted when it is called."""
 
         def call(*arguments: Any) -> None:
             if not all(isinstance(argument, Tensor) for argument in arguments):
@@ -98,38 +97,17 @@ class _Recorder(TorchDispatchMode):
         function, numbers = _TORCH_CALLS[func]
         kwargs = kwargs or {}
         tensors = [kwargs["out"], *args]
-        handles = [_Handle(tensor) for tensor in tensors]
+        handles = [Handle(tensor) for tensor in tensors]
         self.kept += handles
         self.calls.append(
             _Call(
-                _address(getattr(_torch_library(), function)),
+                c_function(function),
                 tuple(handle.address for handle in handles),
                 tuple(float(kwargs.get(number, 1.0)) for number in numbers),
                 returns_error=True,
             )
         )
         return func(*args, **kwargs)
-
-
-class _Handle:
-    """A tensor as torch's C interface takes it."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        capsule = torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(tensor)
-        pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-        self.address = int(pointer(capsule, None))
-        delete = _torch_library().aoti_torch_delete_tensor_object
-        weakref.finalize(self, delete, ctypes.c_void_p(self.address)).atexit = False
-
-
-def _torch_library() -> ctypes.CDLL:
-    (path,) = (Path(torch.__file__).parent / "lib").glob("*torch_cpu.[sd]*")
-    return ctypes.CDLL(str(path))
-
-
-def _address(function: Any) -> int:
-    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 #: What a sampler calls: nutpie's signature of a density. It returns 0, 1 where the density is not
@@ -173,12 +151,11 @@ class Native:
         for call in recorder.calls:
             lines.append(call.source(len(table)))
             table += [call.function, *call.pointers]
-        cache = importlib.import_module("torch._inductor.codecache").CppCodeCache
-        self._function = cache.load(_SOURCE.format(calls="\n    ".join(lines))).density
+        self._function = load_source(_SOURCE.format(calls="\n    ".join(lines))).density
         self._table = np.array(table, dtype=np.uintp)
         self._kept = (recorder.kept, point, value, slope)
         self.size = size
-        self.address = _address(self._function)
+        self.address = address_of(self._function)
         self.memory = int(self._table.ctypes.data)
 
     def __call__(self, flat: Array) -> tuple[float, Array]:
@@ -210,13 +187,12 @@ class Program:
 
     def __init__(self, graph: GraphModule, size: int) -> None:
         self.size = size
-        self._run, self._code = _compile(graph, size)
+        self._code = InductorCode(graph, self._example())
         self._is_native = self._agrees()
 
     def __call__(self, flat: Array) -> tuple[float, Array]:
         """Return value and gradient, the way Inductor does it."""
-        with torch.no_grad():
-            value, slope = self._run(torch.from_numpy(flat))
+        value, slope = self._code(torch.from_numpy(flat))
         return value.item(), slope.detach().numpy()
 
     def function(self) -> "Native | Program":
@@ -227,7 +203,7 @@ class Program:
         """Tell whether there is a C function, and it gives the same numbers."""
         try:
             native = self._native()
-        except (NotNativeError, *_PRIVATE_PARTS_DIFFER):
+        except (NotNativeError, PrivateNameError):
             return False
         points = (np.full(self.size, c) for c in (0.1, -0.3))
         pairs = ((native(point), self(point)) for point in points)
@@ -238,17 +214,12 @@ class Program:
         )
 
     def _native(self) -> Native:
-        point = torch.full((self.size,), 0.1, dtype=torch.float64)
+        point = self._example()
         inputs = [point if value is None else value for value in self._inputs]
         recorder = _Recorder()
         recorder.kept += inputs
-        call = self._code.current_callable
-        known = {
-            name: recorder.kernel(value) if name.startswith("cpp_fused") else value
-            for name, value in call.__func__.__globals__.items()
-        }
-        with torch.no_grad(), recorder:
-            outputs = types.FunctionType(call.__func__.__code__, known)(call.__self__, inputs)
+        with recorder:
+            outputs = self._code.run_loops(inputs, recorder.loop)
         value, slope = outputs
         for tensor in outputs:
             if tensor.dtype != torch.float64 or not tensor.is_contiguous():
@@ -258,52 +229,10 @@ class Program:
     @functools.cached_property
     def _inputs(self) -> list[Tensor | None]:
         """Inputs of the compiled code: constants of the density, and None for the point."""
-        point = torch.full((self.size,), 0.1, dtype=torch.float64)
-        call = self._code.current_callable
-        found: list[Tensor | None] = []
-
-        def note(inputs: list[Any]) -> Any:
-            found.extend(None if value is point else value for value in inputs)
-            return call(inputs)
-
-        self._code.current_callable = note
-        try:
-            with torch.no_grad():
-                self._run(point)
-        finally:
-            self._code.current_callable = call
+        found = self._code.inputs(self._example())
         if found.count(None) != 1:
             raise NotNativeError("the point is copied before it is used")
         return found
 
-
-#: What happens with a version of torch whose inner parts are others.
-_PRIVATE_PARTS_DIFFER = (AttributeError, TypeError, ValueError, KeyError, OSError)
-
-
-def _compile(graph: GraphModule, size: int) -> tuple[Callable[[Tensor], Any], Any]:
-    """Return the compiled function, and Inductor's object within it that makes the calls."""
-    codes = []
-
-    def compile_inner(*args: Any, **kwargs: Any) -> Any:
-        codes.append(inductor.compile_fx_inner(*args, **kwargs))
-        return codes[-1]
-
-    example = torch.full((size,), 0.1, dtype=torch.float64)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # torch's own, about deprecated parts of itself
-        inductor = importlib.import_module("torch._inductor.compile_fx")
-        functorch = importlib.import_module("torch._functorch.config")
-        # Inductor keeps what it made on disk, for the workers and for later runs, but only of a
-        # graph that comes with an environment of shapes. The cache of the layer above would hide
-        # the code that is looked for.
-        shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
-        with tracing(TracingContext(shapes)), functorch.patch(enable_autograd_cache=False):
-            run = inductor.compile_fx(
-                graph,
-                [example],
-                inner_compile=compile_inner,
-                # Chains are what runs side by side. Sums in another order would change the draws.
-                config_patches={"cpp.threads": 1},
-            )
-    return run, codes[-1]
+    def _example(self) -> Tensor:
+        return torch.full((self.size,), 0.1, dtype=torch.float64)

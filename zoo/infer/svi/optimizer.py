@@ -16,6 +16,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from zoo.infer.private_torch import fused_adam_step
+
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
@@ -34,6 +36,7 @@ class FusedAdam:
     def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3) -> None:
         self.parameters = list(parameters)
         self.lr = lr
+        self._update = fused_adam_step()
         self.count = self.parameters[0].new_zeros((), dtype=torch.float32)
         self.means = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.squares = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
@@ -46,22 +49,7 @@ class FusedAdam:
         if not used:
             return
         parameters, gradients, means, squares = map(list, zip(*used, strict=True))
-        self.count.add_(1)
-        torch._fused_adam_(
-            parameters,
-            gradients,
-            means,
-            squares,
-            [],
-            [self.count] * len(parameters),
-            lr=self.lr,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            weight_decay=0.0,
-            eps=EPSILON,
-            amsgrad=False,
-            maximize=False,
-        )
+        self._update(parameters, gradients, means, squares, self.count, self.lr, *BETAS, EPSILON)
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resumed run needs."""

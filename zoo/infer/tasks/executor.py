@@ -66,6 +66,12 @@ class Processes(ProcessPoolExecutor):
             self._children += set(multiprocessing.active_children()) - before
         return future
 
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> bool | None:
+        """Wait for the tasks, or stop the workers if something was raised."""
+        if kind is not None:
+            self.kill()
+        return super().__exit__(kind, *error)
+
     def kill(self) -> None:
         """Stop the workers, and wait until they are gone.
 

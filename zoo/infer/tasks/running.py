@@ -1,17 +1,18 @@
 """Long tasks side by side on any executor, with one progress bar for all of them."""
 
-import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from zoo.errors import ZooError
-from zoo.infer.tasks.executor import Processes, SerialExecutor, make_executor
+from zoo.infer.tasks.executor import SerialExecutor, make_executor
 
 T = TypeVar("T")
 #: Told how many of its steps a task has done so far.
@@ -79,16 +80,17 @@ def run_tasks(
         _opened(executor, len(tasks)) as pool,
     ):
         if isinstance(pool, SerialExecutor):
-            return [
-                _run_here(pool, task, index, _Advance(bar, index * length), seen)
-                for index, task in enumerate(tasks)
-            ]
+            results = []
+            for index, task in enumerate(tasks):
+                report = partial(_advance, bar, index * length)
+                results.append(pool.submit(task, report).result())
+                seen(index, results[-1])
+            return results
         notes = [ProgressNote(Path(folder) / str(index)) for index in range(len(tasks))]
-        futures = [
-            pool.submit(task, None if bar.disable else note)
-            for task, note in zip(tasks, notes, strict=True)
-        ]
+        futures: list[Future[T]] = []
         try:
+            for task, note in zip(tasks, notes, strict=True):
+                futures.append(pool.submit(task, None if bar.disable else note))
             _watch(futures, notes, bar, length, seen)
         except BrokenExecutor:
             raise ZooError(
@@ -100,28 +102,6 @@ def run_tasks(
                 future.cancel()
             raise
         return [future.result() for future in futures]
-
-
-class _Advance:
-    """Moves a bar from the process that shows it."""
-
-    def __init__(self, bar: "tqdm[Any]", offset: int) -> None:
-        self.bar, self.offset = bar, offset
-
-    def __call__(self, done: int) -> None:
-        self.bar.update(self.offset + done - self.bar.n)
-
-
-def _run_here(
-    pool: Executor,
-    task: Callable[[Report | None], T],
-    index: int,
-    report: Report,
-    seen: Callable[[int, T], None],
-) -> T:
-    result = pool.submit(task, report).result()
-    seen(index, result)
-    return result
 
 
 def _watch(
@@ -141,21 +121,15 @@ def _watch(
             length if future.done() else note.read()
             for future, note in zip(futures, notes, strict=True)
         )
-        bar.update(done - bar.n)
+        _advance(bar, 0, done)
 
 
-@contextlib.contextmanager
-def _opened(executor: Executor | str | None, num_tasks: int) -> Iterator[Executor]:
-    """Give the executor to use, and close it if it was made here."""
+def _advance(bar: "tqdm[Any]", offset: int, done: int) -> None:
+    bar.update(offset + done - bar.n)
+
+
+def _opened(executor: Executor | str | None, num_tasks: int) -> AbstractContextManager[Executor]:
+    """Give the executor to use, which is closed in the end if it was made here."""
     if isinstance(executor, Executor):
-        yield executor
-        return
-    pool = make_executor(executor, num_tasks)
-    try:
-        yield pool
-    except BaseException:
-        if isinstance(pool, Processes):
-            pool.kill()
-        raise
-    finally:
-        pool.shutdown()
+        return nullcontext(executor)
+    return make_executor(executor, num_tasks)

@@ -86,13 +86,6 @@ def test_seed_decides_the_draws(linear_draws):
     assert not np.array_equal(other.values["w"][0], other.values["w"][1])
 
 
-def test_density_called_from_python_gives_the_same_draws(linear_draws, monkeypatch):
-    """As it is with a version of the sampler that takes no C function."""
-    monkeypatch.delattr("nutpie._lib.PyMcModel")
-    again = run(linear, (X, Y))
-    np.testing.assert_array_equal(again.values["w"], linear_draws.values["w"])
-
-
 def ridge(width):
     """Ten unknowns, of which the sum is known to be small."""
     z = pyro.sample("z", dist.Normal(torch.zeros(10), 1.0).to_event(1))

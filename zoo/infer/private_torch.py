@@ -1,0 +1,278 @@
+"""The private names of torch that the library uses, each with a public way to do the same.
+
+They are known to work with torch 2.13.0, and are kept for their speed, which
+``benchmarks/speed.py`` and ``benchmarks/nuts.py`` measure. A release in which one is missing or
+takes other arguments is noticed when it is first used:
+
+- The kernel of Adam is replaced by ``torch.optim.adam.adam``.
+- What needs Inductor raises `PrivateNameError`, and recorded operations are replayed one by one.
+- A density without access to the code that Inductor made is called from Python.
+"""
+
+import contextlib
+import ctypes
+import functools
+import importlib
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.optim.adam import adam
+
+#: The release of torch whose private names these are.
+KNOWN_VERSION = "2.13.0"
+
+
+class PrivateNameError(NotImplementedError):
+    """A private name of torch is missing, or is not what it was."""
+
+
+@contextlib.contextmanager
+def _private_names() -> Iterator[None]:
+    """Turn what happens where private names differ into one error."""
+    try:
+        yield
+    except (ImportError, AttributeError, TypeError, ValueError, KeyError, OSError) as error:
+        raise PrivateNameError(
+            f"torch {torch.__version__} differs inside from {KNOWN_VERSION}: {error}"
+        ) from error
+
+
+#: Updates parameters, from their gradients, and means, squares and the number of steps, in place;
+#: the numbers are learning rate, both decay rates and epsilon.
+AdamStep = Callable[
+    [list[Tensor], list[Tensor], list[Tensor], list[Tensor], Tensor, float, float, float, float],
+    None,
+]
+
+
+def fused_adam_step() -> AdamStep:
+    """Return an update of Adam: a single call of torch's kernel where that works.
+
+    With the public function every parameter needs a counter of its own. It calls the same kernel,
+    or takes several operations for each parameter if torch has no such kernel.
+    """
+    for step in (_private_step, functools.partial(_public_step, fused=True)):
+        with contextlib.suppress(AttributeError, TypeError, RuntimeError):
+            if _first_step_is_right(step):
+                return step
+    return functools.partial(_public_step, fused=False)
+
+
+def _private_step(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    count: Tensor,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None:
+    count.add_(1)
+    torch._fused_adam_(
+        parameters,
+        gradients,
+        means,
+        squares,
+        [],
+        [count] * len(parameters),
+        lr=lr,
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=0.0,
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+def _public_step(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    count: Tensor,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    *,
+    fused: bool,
+) -> None:
+    adam(
+        parameters,
+        gradients,
+        means,
+        squares,
+        [],
+        [count.clone() for _ in parameters],
+        foreach=False,
+        fused=fused,
+        lr=lr,
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=0.0,
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )
+    count.add_(1)
+
+
+def _first_step_is_right(step: AdamStep) -> bool:
+    """Tell whether the first update moves a parameter by the learning rate."""
+    value, gradient, mean, square, count = (torch.full((1,), x) for x in (1.0, 2.0, 0.0, 0.0, 0.0))
+    with torch.no_grad():
+        step([value], [gradient], [mean], [square], count[0], 0.5, 0.9, 0.9, 0.0)
+    return abs(float(value) - 0.5) < 1e-6
+
+
+def compile_graph(
+    graph: GraphModule, inputs: Sequence[Any], *, fallback_random: bool
+) -> Callable[..., Any]:
+    """Compile a recorded graph with Inductor; nothing is run.
+
+    Parameters
+    ----------
+    graph, inputs
+        The graph, and what it is to be called with.
+    fallback_random
+        Whether random numbers come from torch instead of Inductor's own generator.
+    """
+    with torch.no_grad(), warnings.catch_warnings(), _private_names():
+        warnings.simplefilter("ignore")  # the compiler's, about itself
+        inductor = importlib.import_module("torch._inductor")  # half a second, often not needed
+        compiled: Callable[..., Any] = inductor.compile(
+            graph, inputs, options={"fallback_random": fallback_random}
+        )
+    return compiled
+
+
+class InductorCode:
+    """A graph of one input compiled by Inductor, and access to the loops that it was made into.
+
+    Parameters
+    ----------
+    graph, example
+        The graph, and an input.
+    """
+
+    def __init__(self, graph: GraphModule, example: Tensor) -> None:
+        with warnings.catch_warnings(), torch.no_grad(), _private_names():
+            warnings.simplefilter("ignore")  # torch's own, about deprecated parts of itself
+            self._run, self._code = _compile(graph, example)
+
+    def __call__(self, point: Tensor) -> Any:
+        """Return what the graph returns, the way Inductor does it."""
+        with torch.no_grad():
+            return self._run(point)
+
+    @_private_names()
+    def inputs(self, example: Tensor) -> list[Tensor | None]:
+        """Return the inputs of the code: constants of the graph, and None for its own input."""
+        call = self._code.current_callable
+        found: list[Tensor | None] = []
+
+        def note(inputs: list[Any]) -> Any:
+            found.extend(None if value is example else value for value in inputs)
+            return call(inputs)
+
+        self._code.current_callable = note
+        try:
+            self(example)
+        finally:
+            self._code.current_callable = call
+        return found
+
+    @_private_names()
+    def run_loops(self, inputs: list[Tensor], loop: Callable[[Any, int, Any], Any]) -> Any:
+        """Run the code on its inputs, with a function in the place of every compiled loop.
+
+        Parameters
+        ----------
+        inputs
+            As `inputs` returns them, with a tensor for None.
+        loop
+            Given a loop, its address in memory, and the library to be kept alive as long as the
+            address is used, returns what is called with the tensors instead.
+        """
+        call = self._code.current_callable
+        known = dict(call.__func__.__globals__)
+        for name, function in known.items():
+            if name.startswith("cpp_fused"):
+                library = ctypes.CDLL(function.__self__.__file__)
+                known[name] = loop(function, address_of(library.kernel), library)
+        with torch.no_grad():
+            return types.FunctionType(call.__func__.__code__, known)(call.__self__, inputs)
+
+
+def _compile(graph: GraphModule, example: Tensor) -> tuple[Callable[[Tensor], Any], Any]:
+    """Return the compiled function, and Inductor's object within it that makes the calls."""
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    inductor = importlib.import_module("torch._inductor.compile_fx")
+    functorch = importlib.import_module("torch._functorch.config")
+    codes = []
+
+    def compile_inner(*args: Any, **kwargs: Any) -> Any:
+        codes.append(inductor.compile_fx_inner(*args, **kwargs))
+        return codes[-1]
+
+    # Inductor keeps what it made on disk, for the workers and for later runs, but only of a graph
+    # that comes with an environment of shapes. The cache of the layer above would hide the code
+    # that is looked for.
+    shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+    with tracing(TracingContext(shapes)), functorch.patch(enable_autograd_cache=False):
+        run = inductor.compile_fx(
+            graph,
+            [example],
+            inner_compile=compile_inner,
+            # Chains are what runs side by side. Sums in another order would change the draws.
+            config_patches={"cpp.threads": 1},
+        )
+    return run, codes[-1]
+
+
+@_private_names()
+def load_source(source: str) -> Any:
+    """Compile C++ source, and return the library."""
+    return importlib.import_module("torch._inductor.codecache").CppCodeCache.load(source)
+
+
+class Handle:
+    """A tensor as torch's C interface takes it."""
+
+    @_private_names()
+    def __init__(self, tensor: Tensor) -> None:
+        capsule = torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(tensor)
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        self.address = int(pointer(capsule, None))
+        delete = _torch_library().aoti_torch_delete_tensor_object
+        weakref.finalize(self, delete, ctypes.c_void_p(self.address)).atexit = False
+
+
+@_private_names()
+def c_function(name: str) -> int:
+    """Return the address of a function of torch's C interface."""
+    return address_of(getattr(_torch_library(), name))
+
+
+def _torch_library() -> ctypes.CDLL:
+    (path,) = (Path(torch.__file__).parent / "lib").glob("*torch_cpu.[sd]*")
+    return ctypes.CDLL(str(path))
+
+
+def address_of(function: Any) -> int:
+    """Return where a C function is in memory."""
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
