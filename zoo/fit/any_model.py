@@ -353,4 +353,14 @@ def _over_draws(one: Callable[[Values], Any], draws: Values) -> Any:
     except (RuntimeError, ValueError, IndexError):
         count = len(next(iter(draws.values())))
         results = [one({name: value[i] for name, value in draws.items()}) for i in range(count)]
-        return torch.utils._pytree.tree_map(lambda *parts: torch.stack(parts), *results)
+        return _stacked(results)
+
+
+def _stacked(results: Sequence[Any]) -> Any:
+    """Stack results of the same form: tensors, or mappings and tuples of them."""
+    first = results[0]
+    if isinstance(first, Mapping):
+        return {name: _stacked([result[name] for result in results]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(_stacked(list(parts)) for parts in zip(*results, strict=True))
+    return torch.stack(list(results))
