@@ -146,7 +146,7 @@ class StructuredBPGuide(SlotGuide):
         self.group_shape = init.shape
 
     def guide(self) -> None:
-        r"""Sample the multipliers :math:`\theta_i` (equation 8)."""
+        r"""Sample the multipliers :math:`\theta_i`."""
         with poutine.scale(scale=self.kl_scale) if self.kl_scale != 1 else nullcontext():
             pyro.sample(self.slot, self.multipliers().to_event(self.w.level.dim()))
 

@@ -73,7 +73,7 @@ class GroupNormalJeffreys(SlotPrior):
     moved_parameters: ClassVar[tuple[str, ...]] = ("max_sd",)
 
     def model(self) -> Tensor:
-        """Sample group scales and standardised weights; return their product (equation 7)."""
+        """Sample group scales and standardised weights; return their product."""
         groups = self.groups(self.group)
         z = pyro.sample(self.site("z"), groups.of(LogUniform()))
         base = pyro.sample(self.site("base"), self.elements(Normal(self.zero, self.one)))

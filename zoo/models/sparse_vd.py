@@ -61,7 +61,7 @@ class SparseVD(SlotPrior):
     old_names: ClassVar[tuple[str, ...]] = ("LogUniform",)
 
     def model(self) -> Tensor:
-        """Sample the weights (equation 12)."""
+        """Sample the weights."""
         weights: Tensor = pyro.sample(self.slot.name, self.elements(LogUniform()))
         return weights
 

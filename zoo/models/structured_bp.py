@@ -131,7 +131,7 @@ class StructuredBP(SlotPrior):
         return torch.Size([1]) if self.group == "layer" else self.slot.shape
 
     def model(self) -> Tensor:
-        r"""Sample the multipliers :math:`\theta_i` (equation 7).
+        r"""Sample the multipliers :math:`\theta_i`.
 
         The network multiplies what enters a layer by them (`zoo.network.activations`).
         """
