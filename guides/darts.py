@@ -2,14 +2,14 @@
 
 import pyro
 import torch
-from pyro.distributions import Delta
 from torch import Tensor, nn
 
+from guides.point import Point
 from guides.slot import SlotGuide
 
 
-class Point(nn.Module):
-    """The value of one site."""
+class Scores(nn.Module):
+    """The scores of the primitives."""
 
     def __init__(self, init: Tensor) -> None:
         super().__init__()
@@ -33,11 +33,11 @@ class DartsGuide(SlotGuide):
 
     def __init__(self, slot: str, init: Tensor) -> None:
         super().__init__(slot)
-        self.logits = Point(init)
+        self.logits = Scores(init)
 
     def guide(self) -> None:
         """Sample the scores: always the same point."""
-        pyro.sample(self.site("logits"), Delta(self.logits.loc, event_dim=1))
+        pyro.sample(self.site("logits"), Point(self.logits.loc, event_dim=1))
 
     def probabilities(self) -> Tensor:
         """Return the weights of the primitives."""

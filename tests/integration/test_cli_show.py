@@ -4,10 +4,11 @@ import json
 import subprocess
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 import zoo
-from zoo.registry import Entry
+from zoo.priors import Options
+from zoo.registry import get
 
 
 def test_list_names_every_method_with_one_sentence(zoo_here):
@@ -44,15 +45,15 @@ def test_show_every_method(zoo_here, name):
 def test_show_prints_model_and_guide_as_code(zoo_here):
     out = zoo_here("show", "mean_field").out
     model, guide = out.partition("Guide (guides.mean_field):")[::2]
-    assert "def mean_field(" in model
+    assert "pyro.sample(" in model
     assert "pyro.sample(" in guide
 
 
 def test_show_lists_options(zoo_here, monkeypatch):
-    class Options(BaseModel):
+    class Own(Options):
         rank: int = Field(20, ge=1, description="Rank of the covariance.")
 
-    monkeypatch.setattr(Entry, "options", Options, raising=False)
+    monkeypatch.setattr(get("mean_field").method, "options", Own)
     line = "  rank <int>  Rank of the covariance.  [default: 20; x >= 1]\n"
     assert "Options:\n" + line in zoo_here("show", "mean_field").out
     rows = json.loads(zoo_here("list", "--json").out)

@@ -53,8 +53,9 @@ def test_weights_with_a_codebook_become_code_words(monkeypatch):
         loc = part[part.names[0]].loc
         return words[(loc.unsqueeze(-1) - words).abs().argmin(-1)]
 
-    program = model.programs["@0/weight"]
-    monkeypatch.setattr(type(program), "quantized", quantized, raising=False)
+    prior = model.prior("0.weight")
+    monkeypatch.setattr(type(prior), "quantized", quantized, raising=False)
+    monkeypatch.setattr(type(prior), "code_words", lambda self: words, raising=False)
     found = slot_moments(model, guide, seed=0)
     assert set(found.means["0.weight"].flatten().tolist()) <= set(words.double().tolist())
     assert "0.weight" not in found.variances
