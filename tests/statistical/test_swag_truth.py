@@ -25,9 +25,7 @@ def standardised(dataset, **options):
     gaps = [
         (sites[name].loc.detach().numpy().ravel() - mean) / sd for name, (mean, sd) in exact.items()
     ]
-    ratios = [
-        sites[name].log_scale.exp().numpy().ravel() / sd for name, (_, sd) in exact.items()
-    ]
+    ratios = [sites[name].log_scale.exp().numpy().ravel() / sd for name, (_, sd) in exact.items()]
     return np.abs(np.concatenate(gaps)), np.concatenate(ratios)
 
 

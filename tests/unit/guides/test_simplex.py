@@ -229,13 +229,3 @@ def test_shapes_and_expansion():
     assert type(Corner(torch.tensor(0.5), torch.zeros(3)).expand([2])) is Corner
     assert Dirichlet(torch.ones(5, 3)).batch_shape == (5,)
     assert Dirichlet(torch.ones(3)).expand([2]).rsample((7,)).shape == (7, 2, 2)
-
-
-def test_a_corner_has_the_probability_of_what_it_rounds_to():
-    """So that densities of draws and the divergence of a fit speak of the same distribution."""
-    q, p = gs([3, 1, 1], 0.5, Corner), gs([1, 1, 2], 0.1, Corner)
-    points = torch.tensor([[2.0, 1.0], [-1.0, 0.5], [-0.1, -3.0]], dtype=F64)
-    assert q.log_prob(points).exp().tolist() == pytest.approx([0.6, 0.2, 0.2])
-    values = terms(q, p, 100_000)
-    error = float(values.std()) / math.sqrt(len(values))
-    assert abs(float(values.mean()) - float(kl_divergence(q, p))) < 5 * error
