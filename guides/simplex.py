@@ -116,17 +116,9 @@ class Corner(GumbelSoftmax):
     r"""The distribution of a corner, :math:`P(k) = s_k / \sum_j s_j`, with a relaxation to draw it.
 
     The coordinates are those of `GumbelSoftmax`; what counts is which weight is the largest, and
-    probabilities and divergences are those of that. So the temperature decides how gradients are
-    estimated, and nothing else.
+    divergences are those of that. So the temperature decides how gradients are estimated, and
+    nothing else.
     """
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log probability of the corner that the coordinates round to."""
-        largest = completed(value).argmax(-1, keepdim=True)
-        log_probabilities = torch.log_softmax(self.logits, dim=-1)
-        shape = torch.broadcast_shapes(largest.shape[:-1], log_probabilities.shape[:-1])
-        expanded = log_probabilities.expand(*shape, -1)
-        return expanded.gather(-1, largest.expand(*shape, 1)).squeeze(-1)
 
 
 class Dirichlet(TorchDistribution):

@@ -1,29 +1,126 @@
-"""Spike and slab: a switch for every group of weights, and Gaussian values behind it."""
+"""Spike and slab: weights that are zero with some probability, and Gaussian otherwise."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyro
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
+from torch.distributions import Normal, constraints
+from torch.distributions.kl import register_kl
+from torch.nn.functional import logsigmoid
 
 from guides.gumbel_softmax_structure import temperature_at
-from guides.simplex import Corner, GumbelSoftmax
 from guides.slot import LocScale, SlotGuide
 
 #: Probability of every switch to be on at the start: weights are trained before they are pruned.
 INIT_INCLUSION = 0.9
 
 
+class SwitchedNormal(TorchDistribution):
+    r"""Weights :math:`w_{ij} = s_i v_{ij}` with :math:`s_i \sim B(p_i)`, :math:`v \sim N(\mu, \sigma^2)`.
+
+    The density is that of a mixture of zero and a Normal, :math:`\log (1 - p_i)` for a group of
+    zeros and :math:`\log p_i + \sum_j \log N(w_{ij})` for any other. A draw is exact; its gradient
+    is that of the binary concrete relaxation of the switch, :math:`\mathrm{sigmoid}((\mathrm{logit}
+    \,p_i + L_i) / \lambda)` with logistic noise :math:`L_i` (straight through).
+
+    Parameters
+    ----------
+    log_odds
+        :math:`\mathrm{logit}\,p_i`, with size one along the dimensions that share a switch.
+    loc, scale
+        Mean and standard deviation of the values, in the shape of the weights.
+    temperature
+        :math:`\lambda`, which only gradients of draws depend on.
+    event_dim
+        Number of dimensions of the weights.
+
+    References
+    ----------
+    Maddison, Mnih and Teh (2017), *The Concrete Distribution*; Jang, Gu and Poole (2017),
+    *Categorical Reparameterization with Gumbel-Softmax*.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    has_rsample = True
+
+    def __init__(
+        self, log_odds: Tensor, loc: Tensor, scale: Tensor, temperature: Tensor, event_dim: int
+    ) -> None:
+        self.log_odds, self.loc, self.scale = log_odds, loc, scale
+        self.temperature, self.num_dims = temperature, event_dim
+        shape = torch.broadcast_shapes(log_odds.shape, loc.shape, scale.shape)
+        split = len(shape) - event_dim
+        super().__init__(shape[:split], shape[split:], validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """All real numbers, zero among them."""
+        return constraints.independent(constraints.real, self.num_dims)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "SwitchedNormal":
+        """Return the same distribution with a larger batch shape."""
+        dims = self.num_dims
+        parts = (p.expand(*batch_shape, *p.shape[p.dim() - dims :]) for p in self._parameters())
+        return SwitchedNormal(*parts, self.temperature, dims)
+
+    def _parameters(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.log_odds, self.loc, self.scale
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Draw, with gradients through all parameters."""
+        odds, loc, scale = (p.expand(*sample_shape, *p.shape) for p in self._parameters())
+        first, second = (torch.empty_like(odds).exponential_().log() for _ in range(2))
+        u = (odds + first - second) / self.temperature
+        relaxed = torch.sigmoid(u)
+        switch = (u > 0).to(u.dtype) + (relaxed - relaxed.detach())
+        shape = self._extended_shape(torch.Size(sample_shape))
+        noise = torch.randn(shape, dtype=loc.dtype, device=loc.device)
+        return switch * (loc + scale * noise)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of weights, with respect to zero and the real line together."""
+        density = self._per_group(Normal(self.loc, self.scale, validate_args=False).log_prob(value))
+        is_on = self._per_group((value != 0).to(value.dtype)) > 0
+        on, off = logsigmoid(self.log_odds), logsigmoid(-self.log_odds)
+        return self._total(torch.where(is_on, on + density, off))
+
+    @property
+    def median(self) -> Tensor:
+        """The mean of the values behind switches that are probably on; zero behind others."""
+        return torch.where(self.log_odds > 0, self.loc, torch.zeros_like(self.loc))
+
+    def _per_group(self, values: Tensor) -> Tensor:
+        """Sum over the elements that share a switch; their dimensions stay, with size one."""
+        groups = self.log_odds.shape[self.log_odds.dim() - self.num_dims :]
+        shared = [dim - self.num_dims for dim, size in enumerate(groups) if size == 1]
+        return values.sum(shared, keepdim=True) if shared else values
+
+    def _total(self, values: Tensor) -> Tensor:
+        return values.sum(tuple(range(-self.num_dims, 0)))
+
+
+def _kl_switched_normal(q: SwitchedNormal, p: SwitchedNormal) -> Tensor:
+    """Divergence of the switches; behind those that are on, that of the values."""
+    on, off = torch.sigmoid(q.log_odds), torch.sigmoid(-q.log_odds)
+    of_values = torch.distributions.kl_divergence(
+        *(Normal(fn.loc, fn.scale, validate_args=False) for fn in (q, p))
+    )
+    when_on = logsigmoid(q.log_odds) - logsigmoid(p.log_odds) + q._per_group(of_values)
+    when_off = logsigmoid(-q.log_odds) - logsigmoid(-p.log_odds)
+    return q._total(on * when_on + off * when_off)
+
+
+_register: Any = register_kl
+_register(SwitchedNormal, SwitchedNormal)(_kl_switched_normal)
+
+
 class SpikeAndSlabGuide(SlotGuide):
-    r"""Posterior of one weight tensor :math:`w_{ij} = s_i v_{ij}`.
+    r"""Posterior of one weight tensor, zero or Gaussian.
 
-    .. math:: q(s_i) = \mathrm{Bernoulli}(p_i), \qquad q(v_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)
-
-    The site of a switch is :math:`u_i = (\log\frac{p_i}{1 - p_i} + L_i) / \lambda`, with logistic
-    noise :math:`L_i`: a switch is on where :math:`u_i > 0`, which has probability :math:`p_i` at
-    any temperature, and its relaxation is :math:`\mathrm{sigmoid}(u_i)`, the binary concrete
-    distribution.
+    .. math:: q(w_{ij}) = (1 - p_i) \delta(w_{ij}) + p_i N(w_{ij} \mid \mu_{ij}, \sigma_{ij}^2)
 
     Parameters
     ----------
@@ -33,8 +130,6 @@ class SpikeAndSlabGuide(SlotGuide):
         Where the means start.
     group_shape
         Shape of one switch per group, broadcastable against the weights.
-    corners
-        Whether a switch is on or off; otherwise it is anywhere between, see `guides.simplex`.
     schedule
         ``constant``, ``linear`` or ``geometric``: how the temperature follows the training.
     start, end
@@ -44,11 +139,13 @@ class SpikeAndSlabGuide(SlotGuide):
 
     References
     ----------
-    Maddison, Mnih and Teh (2017), *The Concrete Distribution*.
+    Titsias and Lázaro-Gredilla (2011), *Spike and Slab Variational Inference for Multi-Task and
+    Multiple Kernel Learning*.
     """
 
     #: Groups that are more probably off than on are pruned.
     default_threshold: ClassVar[float] = 0.0
+    log_temperature: Tensor
 
     def __init__(
         self,
@@ -56,7 +153,6 @@ class SpikeAndSlabGuide(SlotGuide):
         init: Tensor,
         *,
         group_shape: torch.Size,
-        corners: bool = True,
         schedule: str = "constant",
         start: float = 0.5,
         end: float = 0.5,
@@ -64,45 +160,30 @@ class SpikeAndSlabGuide(SlotGuide):
     ) -> None:
         super().__init__(slot)
         self.group_shape = group_shape
-        self.family = Corner if corners else GumbelSoftmax
         self.schedule, self.start, self.end = schedule, start, end
-        self.inclusion = _Switches(init.new_zeros(group_shape.numel()), start)
-        self.slab = LocScale(init, init_scale)
+        log_odds = math.log(INIT_INCLUSION / (1 - INIT_INCLUSION))
+        self.log_odds = nn.Parameter(init.new_full(group_shape, log_odds))
+        self.w = LocScale(init, init_scale)
+        self.register_buffer("log_temperature", init.new_tensor(math.log(start)))
 
     def guide(self) -> None:
-        """Sample the coordinates of the switches, then the values behind them."""
-        pyro.sample(self.site("inclusion"), self.switches().to_event(1))
-        pyro.sample(self.site("slab"), self.slab.normal())
-
-    def switches(self) -> GumbelSoftmax:
-        """Return the current posterior of the switches, one for each element of the batch."""
-        log_odds = self.inclusion.log_odds
-        logits = torch.stack([log_odds, torch.zeros_like(log_odds)], dim=-1)
-        return self.family(self.inclusion.log_temperature.exp(), logits, validate_args=False)
+        """Sample the weights."""
+        loc, scale, temperature = self.w.loc, self.w.scale, self.log_temperature.exp()
+        pyro.sample(
+            self.slot, SwitchedNormal(self.log_odds, loc, scale, temperature, event_dim=loc.dim())
+        )
 
     def advance(self, progress: float) -> None:
         """Let the temperature follow the training."""
         value = temperature_at(self.schedule, self.start, self.end, progress)
-        self.inclusion.log_temperature.fill_(math.log(value))
+        self.log_temperature.fill_(math.log(value))
 
     def group_scores(self) -> Tensor:
         r"""Return :math:`\log\frac{1 - p_i}{p_i}` of every group: positive where it is off."""
-        return -self.inclusion.log_odds.double()
+        return -self.log_odds.double().flatten()
 
     def weight_moments(self) -> tuple[Tensor, Tensor]:
-        r"""Marginal mean :math:`p\mu` and variance :math:`p (\sigma^2 + \mu^2) - p^2 \mu^2`."""
-        p = torch.sigmoid(self.inclusion.log_odds.double()).reshape(self.group_shape)
-        loc, variance = self.slab.loc.double(), (2 * self.slab.log_scale.double()).exp()
+        r"""Marginal mean :math:`p\mu` and variance :math:`p \sigma^2 + p (1 - p) \mu^2`."""
+        p, loc = torch.sigmoid(self.log_odds.double()), self.w.loc.double()
+        variance = (2 * self.w.log_scale.double()).exp()
         return p * loc, p * variance + p * (1 - p) * loc.square()
-
-
-class _Switches(nn.Module):
-    """Log odds of switches to be on, and the temperature of their relaxation."""
-
-    log_temperature: Tensor
-
-    def __init__(self, like: Tensor, temperature: float) -> None:
-        super().__init__()
-        start = math.log(INIT_INCLUSION / (1 - INIT_INCLUSION))
-        self.log_odds = nn.Parameter(torch.full_like(like, start))
-        self.register_buffer("log_temperature", like.new_tensor(math.log(temperature)))

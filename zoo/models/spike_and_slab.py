@@ -4,40 +4,41 @@ Model and posterior, for groups :math:`i` of the weights of a layer (each weight
 
 .. math::
     s_i \sim \mathrm{Bernoulli}(\pi), \quad v_{ij} \sim N(0, \tau^2), \quad w_{ij} = s_i v_{ij},
-    \qquad q(s_i) = \mathrm{Bernoulli}(p_i), \quad q(v_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)
+    \qquad q(s_i) = \mathrm{Bernoulli}(p_i), \quad q(v_{ij} \mid s_i = 1) = N(\mu_{ij},
+    \sigma_{ij}^2)
 
-The objective is minus the ELBO of this discrete model. Every step draws switches that are zero or
-one, and the divergence has a closed form:
+Only the products are sites, so a value behind a switch that is off is charged for nothing:
 
 .. math::
     \mathrm{KL} = \sum_i p_i \log\frac{p_i}{\pi} + (1 - p_i) \log\frac{1 - p_i}{1 - \pi}
-        + \sum_{ij} \mathrm{KL}(N(\mu_{ij}, \sigma_{ij}^2) \,\|\, N(0, \tau^2))
+        + p_i \sum_j \mathrm{KL}(N(\mu_{ij}, \sigma_{ij}^2) \,\|\, N(0, \tau^2))
 
-So the value of the loss is unbiased. Its gradient is not: it passes through a switch as if that
-were its binary concrete relaxation :math:`\mathrm{sigmoid}(u_i)`, :math:`u_i = (\mathrm{logit}\,p_i
-+ L_i) / \lambda` with logistic noise :math:`L_i` (straight through). The temperature
-:math:`\lambda` of the guide decides the bias and nothing else. Where the log likelihood is
-quadratic in a switch the bias vanishes with :math:`\lambda`, while the variance grows; by default
-:math:`\lambda` falls from 1 to 0.1 (``--option schedule=constant --option start=0.5`` keeps it).
+The objective is minus the ELBO of this discrete model: every step draws switches that are zero or
+one, and the value of the loss is unbiased. Its gradient is not. It passes through a switch as if
+that were its binary concrete relaxation :math:`\mathrm{sigmoid}((\mathrm{logit}\,p_i + L_i) /
+\lambda)` with logistic noise :math:`L_i` (straight through). The temperature :math:`\lambda` of the
+guide decides the bias and nothing else. Where the log likelihood is quadratic in a switch the bias
+vanishes with :math:`\lambda`, while the variance grows; by default :math:`\lambda` falls from 1 to
+0.1 (``--option schedule=constant --option start=0.5`` keeps it).
 
 ``--prior '*weight=SpikeAndSlab(inclusion=0.1, group=auto)'`` has rarer switches, and one for all
-weights of an input unit or a filter. ``points=interior`` relaxes model and posterior alike,
-:math:`w_{ij} = \mathrm{sigmoid}(u_i)\,v_{ij}` with concrete distributions of both: the loss is then
-minus the ELBO of the relaxed model, with unbiased gradients, and its divergence is that of one
-draw. NUTS, which needs gradients of the model, samples this relaxed model.
+weights of an input unit or a filter. NUTS, which needs gradients of the model, samples the
+relaxation ``RelaxedSpikeAndSlab()`` with switches between zero and one; its small weights are not
+exactly zero.
 
 Use it to learn which weights are needed, with a probability for each. Groups with :math:`p_i < 1/2`
-are pruned.
+are pruned. For one weight and Gaussian noise the posterior is of this family.
 
-It fails where inputs are correlated: the posterior is factorised, so of two inputs that could stand
-for each other one is kept and looks certain. Behind a switch that is off the values return to their
-prior, and it seldom comes back: train longer, or raise ``inclusion``, if a layer loses all weights.
-:math:`p_i` is a little more certain than the exact inclusion probability even for a single weight,
-since a value that is not used is charged for its divergence all the same.
+It fails where inputs are correlated: switches are independent in the posterior, so of two inputs
+that could stand for each other one is kept and looks certain. A switch that is off is seldom drawn
+on, and comes back slowly: if a layer loses all weights, raise ``inclusion`` or train longer. All
+rows of a batch see the same switches, so that gradients are noisier than those of Gaussian weights.
 
 Reference: Mitchell and Beauchamp (1988), *Bayesian Variable Selection in Linear Regression*, JASA;
-relaxation: Maddison, Mnih and Teh (2017), *The Concrete Distribution*, ICLR; straight-through
-gradients: Jang, Gu and Poole (2017), *Categorical Reparameterization with Gumbel-Softmax*, ICLR.
+posterior: Titsias and Lázaro-Gredilla (2011), *Spike and Slab Variational Inference for Multi-Task
+and Multiple Kernel Learning*, NIPS; relaxation: Maddison, Mnih and Teh (2017), *The Concrete
+Distribution*, ICLR; straight-through gradients: Jang, Gu and Poole (2017), *Categorical
+Reparameterization with Gumbel-Softmax*, ICLR.
 """
 
 import math
@@ -46,13 +47,14 @@ from typing import ClassVar, Literal
 import pyro
 import torch
 from pydantic import Field
-from pyro.distributions import Normal
+from pyro.distributions import Logistic, Normal
 from torch import Tensor
 from torch.distributions import constraints
 
 from guides.base import Guide
-from guides.simplex import Corner, GumbelSoftmax
-from guides.spike_and_slab import SpikeAndSlabGuide
+from guides.spike_and_slab import SpikeAndSlabGuide, SwitchedNormal
+from zoo.errors import ConfigError
+from zoo.network.bnn import BNN
 from zoo.network.method import Method
 from zoo.network.slots import Grouping
 from zoo.priors import Options, SlotPrior
@@ -82,11 +84,6 @@ class SpikeAndSlab(SlotPrior):
         :math:`\tau`.
     group
         Which weights share a switch.
-    points
-        ``vertices``: a switch is on or off. ``interior``: it has a binary concrete distribution,
-        :math:`s_i = \mathrm{sigmoid}((\mathrm{logit}\,\pi + L_i) / \lambda)`.
-    temperature
-        :math:`\lambda` of that; without effect on switches that are on or off.
 
     References
     ----------
@@ -96,59 +93,94 @@ class SpikeAndSlab(SlotPrior):
     inclusion: float = 0.5
     scale: float = 1.0
     group: Grouping = "element"
-    points: Literal["vertices", "interior"] = "vertices"
-    temperature: float = 0.5
 
     ranges: ClassVar[dict[str, constraints.Constraint]] = {
         "inclusion": constraints.interval(1e-6, 1 - 1e-6),
         "scale": constraints.interval(1e-18, 1e18),
-        "temperature": constraints.interval(1e-3, 1e3),
     }
     options: ClassVar[type[Options]] = SpikeAndSlabOptions
     makes_noise: ClassVar[bool] = True
 
+    def setup(self) -> None:
+        """Make the log odds of every switch, and the means of the values."""
+        log_odds = math.log(self.inclusion) - math.log1p(-self.inclusion)
+        shape = self.slot.group_shape(self.group)
+        self.register_buffer(
+            "log_odds", self.slot.value.new_full(shape, log_odds), persistent=False
+        )
+        self.register_buffer("loc", torch.zeros_like(self.slot.value), persistent=False)
+
     def model(self) -> Tensor:
-        """Sample the coordinates of the switches and the values; return their product."""
-        groups = self.groups(self.group)
-        logits = self.number((math.log(self.inclusion), math.log1p(-self.inclusion)))
-        switch = self.family(self.number(self.temperature), logits, validate_args=False)
-        slab = Normal(self.zero, self.number(self.scale))
-        u = pyro.sample(self.site("inclusion"), groups.of(switch))
-        v = pyro.sample(self.site("slab"), self.elements(slab))
-        weights: Tensor = v * groups.spread(self.switched(u.squeeze(-1)))
+        """Sample the weights: switches times values."""
+        log_odds, loc = self.get_buffer("log_odds"), self.get_buffer("loc")
+        scale = self.number(self.scale).expand(self.slot.shape)
+        prior = SwitchedNormal(log_odds, loc, scale, self.one, event_dim=loc.dim())
+        weights: Tensor = pyro.sample(self.slot.name, prior)
         return weights
 
-    @property
-    def family(self) -> type[GumbelSoftmax]:
-        """The distribution of the coordinates of a switch."""
-        return Corner if self.points == "vertices" else GumbelSoftmax
-
-    def switched(self, u: Tensor) -> Tensor:
-        """Return the switches; one that is on or off has the gradient of its relaxation."""
-        relaxed = torch.sigmoid(u)
-        if self.points == "interior":
-            return relaxed
-        return (u > 0).to(u.dtype) + (relaxed - relaxed.detach())
-
     def guide(self, init_scale: float) -> Guide:
-        """Return Bernoulli switches that start on, and Gaussian values."""
+        """Return switches that start on, and Gaussian values."""
         return SpikeAndSlabGuide(
             self.slot.name,
             self.slot.value,
             group_shape=self.slot.group_shape(self.group),
-            corners=self.points == "vertices",
             init_scale=init_scale,
             **dict(self.settings),
         )
 
-    def proper(self) -> str | None:
+    def proper(self) -> str:
         """Return the relaxed prior, which a sampler that follows gradients can sample."""
-        if self.points == "interior":
-            return None
         return (
-            f"SpikeAndSlab(inclusion={self.inclusion}, scale={self.scale}, group={self.group}, "
-            f"points=interior, temperature={self.temperature})"
+            f"RelaxedSpikeAndSlab(inclusion={self.inclusion}, scale={self.scale}, "
+            f"group={self.group})"
         )
+
+
+class RelaxedSpikeAndSlab(SlotPrior):
+    r"""Weights behind switches that are anywhere between off and on.
+
+    .. math::
+        s_i = \mathrm{sigmoid}((\mathrm{logit}\,\pi + L_i) / \lambda), \quad
+        v_{ij} \sim N(0, \tau^2), \quad w_{ij} = s_i v_{ij}
+
+    with logistic noise :math:`L_i`: the binary concrete relaxation of `SpikeAndSlab`.
+
+    Parameters
+    ----------
+    inclusion, scale, group
+        As for `SpikeAndSlab`.
+    temperature
+        :math:`\lambda`: the lower, the nearer to switches that are on or off.
+
+    References
+    ----------
+    Maddison, Mnih and Teh (2017), *The Concrete Distribution*.
+    """
+
+    inclusion: float = 0.5
+    scale: float = 1.0
+    group: Grouping = "element"
+    temperature: float = 0.5
+
+    ranges: ClassVar[dict[str, constraints.Constraint]] = {
+        **SpikeAndSlab.ranges,
+        "temperature": constraints.interval(1e-3, 1e3),
+    }
+
+    def model(self) -> Tensor:
+        """Sample the coordinates of the switches and the values; return their product."""
+        groups = self.groups(self.group)
+        log_odds = math.log(self.inclusion) - math.log1p(-self.inclusion)
+        loc, scale = self.number(log_odds / self.temperature), self.number(1 / self.temperature)
+        u = pyro.sample(self.site("inclusion"), groups.of(Logistic(loc, scale)))
+        slab = Normal(self.zero, self.number(self.scale))
+        v = pyro.sample(self.site("slab"), self.elements(slab))
+        weights: Tensor = v * groups.spread(torch.sigmoid(u))
+        return weights
+
+    def starts(self) -> dict[str, Tensor]:
+        """Start the values at the weights of the network."""
+        return {self.site("slab"): self.slot.value}
 
 
 @register(
@@ -159,3 +191,10 @@ class SpikeAndSlab(SlotPrior):
 )
 class SpikeAndSlabMethod(Method):
     """Spike-and-slab priors on weights, standard normal priors on biases."""
+
+    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
+        """Refuse: a Normal never draws a weight that is zero."""
+        raise ConfigError(
+            "the method 'spike_and_slab' takes no guide 'full_rank': its weights are zero with "
+            "some probability. Use the prior RelaxedSpikeAndSlab() with the method mean_field."
+        )

@@ -26,8 +26,10 @@ data, no Hessian, and predictions that are often better than those of the last w
 It fails as a measurement of the posterior's width. How far the weights wander depends on learning
 rate and batch size, not on the data alone: steps that see all rows have no noise, and the
 posterior shrinks to a point. The publication takes SGD with a tuned learning rate; here the
-snapshots are those of Adam, which evens out the scales of the weights. Compare it with NUTS
-(``zoo truth``) on a small problem before trusting an interval. A decaying learning rate
+snapshots are those of Adam, which evens out the scales of the weights. In a linear regression on
+``diabetes`` the standard deviations are 0.1 to 0.6 times the exact ones with this recipe, and 0.04
+to 0.1 times with batches of 128 rows. Compare it with NUTS (``zoo truth``) on a small problem
+before trusting an interval. A decaying learning rate
 (``--schedule linear``) narrows the posterior further. With fewer than two snapshots, the metric
 ``num_snapshots``, it is a point. Scale mixtures such as the horseshoe have no mode and are refused.
 
