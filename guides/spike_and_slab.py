@@ -19,7 +19,7 @@ INIT_INCLUSION = 0.9
 
 
 class SwitchedNormal(TorchDistribution):
-    r"""Weights :math:`w_{ij} = s_i v_{ij}` with :math:`s_i \sim B(p_i)`, :math:`v \sim N(\mu, \sigma^2)`.
+    r"""Weights :math:`w_{ij} = s_i v_{ij}`, :math:`s_i \sim B(p_i)`, :math:`v \sim N(\mu, \sigma^2)`.
 
     The density is that of a mixture of zero and a Normal, :math:`\log (1 - p_i)` for a group of
     zeros and :math:`\log p_i + \sum_j \log N(w_{ij})` for any other. A draw is exact; its gradient
@@ -63,8 +63,10 @@ class SwitchedNormal(TorchDistribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> "SwitchedNormal":
         """Return the same distribution with a larger batch shape."""
         dims = self.num_dims
-        parts = (p.expand(*batch_shape, *p.shape[p.dim() - dims :]) for p in self._parameters())
-        return SwitchedNormal(*parts, self.temperature, dims)
+        log_odds, loc, scale = (
+            p.expand(*batch_shape, *p.shape[p.dim() - dims :]) for p in self._parameters()
+        )
+        return SwitchedNormal(log_odds, loc, scale, self.temperature, dims)
 
     def _parameters(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.log_odds, self.loc, self.scale
