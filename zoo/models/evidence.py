@@ -40,6 +40,7 @@ from zoo.errors import ConfigError
 from zoo.infer.curvature import output_jacobians
 from zoo.infer.evidence import Array, LinearModel, best_noise_precision
 from zoo.likelihoods import Gaussian, spell
+from zoo.models.laplace import point_guide
 from zoo.network.bnn import BNN
 from zoo.network.lifecycle import TrainingRows
 from zoo.network.method import Method
@@ -88,7 +89,7 @@ class EvidenceMethod(Method):
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
         """Return a guide that starts at the network's weights; `after_training` makes it exact."""
-        return LaplaceGuide(model.factorised_guide(init_scale).by_name())
+        return point_guide(model, init_scale)
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
         """Return the same: the exact posterior has all correlations."""

@@ -49,6 +49,7 @@ from torch import Tensor
 
 from guides.base import Guide
 from guides.laplace import LaplaceGuide
+from guides.mean_field import MeanField
 from zoo.errors import ConfigError
 from zoo.infer.curvature import (
     along,
@@ -120,6 +121,20 @@ class LaplaceNetwork(BNN):
         return copied
 
 
+def point_guide(model: BNN, init_scale: float) -> LaplaceGuide:
+    """Return a point of every site, started at the network's weights.
+
+    Sites of priors that are models of their own, which `LaplaceMethod.check` refuses, start at the
+    medians of those.
+    """
+    priors = {name: model.prior(name) for name in model.slots}
+    parts = {
+        name: prior.guide(init_scale) if isinstance(prior, PlainPrior) else MeanField(prior)
+        for name, prior in priors.items()
+    }
+    return LaplaceGuide(parts)
+
+
 @register(
     priors={"*": "Normal(0, 1)"},
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.0, init_scale=1e-3),
@@ -135,7 +150,7 @@ class LaplaceMethod(Method):
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
         """Return a point that starts at the network's weights."""
-        return LaplaceGuide(model.factorised_guide(init_scale).by_name())
+        return point_guide(model, init_scale)
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
         """Return the same guide, with all correlations however many unknowns there are."""
