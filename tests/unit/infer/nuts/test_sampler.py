@@ -106,9 +106,9 @@ def test_mass_matrix_learns_correlations_where_that_saves_steps(width, low_rank)
 SCRIPT = """
 import json, sys
 sys.path[:0] = {path!r}
-import test_sampler
+from test_sampler import X, Y, linear, run
 for executor in ("serial", "processes:2"):
-    draws = test_sampler.run(test_sampler.linear, (test_sampler.X, test_sampler.Y), executor=executor)
+    draws = run(linear, (X, Y), executor=executor)
     print(json.dumps([draws.values["w"].tolist(), draws.stats["energy"].tolist()]))
 """
 
