@@ -1,5 +1,7 @@
 """DARTS: the scores of primitives as a point."""
 
+from typing import Any
+
 import pyro
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,12 @@ class Scores(nn.Module):
     def __init__(self, init: Tensor) -> None:
         super().__init__()
         self.loc = nn.Parameter(init.detach().clone())
+        self.register_load_state_dict_pre_hook(_without_scale)
+
+
+def _without_scale(point: Point, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Read a state of earlier versions, in which points had a small standard deviation."""
+    state.pop(f"{prefix}log_scale", None)
 
 
 class DartsGuide(SlotGuide):

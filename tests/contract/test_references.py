@@ -22,6 +22,9 @@ STORED = load_file(REFERENCE / "before_the_open_house.safetensors")
 #: Relative to the largest number of a tensor. On the machine that stored them the numbers are
 #: equal but for the points (darts, laplace); other processors round differently.
 TOLERANCE = 1e-5
+#: The scores of darts once had an sd of 1e-4 around the point that is all they are now: draws of
+#: then are within five of these of it, and so are outputs, relative to the largest.
+OLD_SPREAD = {"darts": 5e-4}
 EXPECTED = json.loads((REFERENCE / "old_runs" / "expected.json").read_text())
 
 
@@ -41,4 +44,5 @@ def test_runs_of_an_earlier_version_are_read(name):
     rows = torch.linspace(-1, 1, 20).reshape(2, 10).numpy()
     outputs = fitted.outputs(rows, fitted.draws.values).double().flatten()
     wanted = torch.tensor(EXPECTED[name], dtype=torch.float64)
-    assert torch.allclose(outputs, wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
+    tolerance = OLD_SPREAD.get(name, 1e-6) * float(wanted.abs().max())
+    assert torch.allclose(outputs, wanted, rtol=1e-5, atol=tolerance)

@@ -161,7 +161,7 @@ def test_a_bad_likelihood(refused, data, likelihood, fragments):
         ("--lr", "abc", ["'lr' is not accepted", "valid number", "'abc'"]),
         ("--num-steps", "1.5", ["'num_steps' is not accepted", "valid integer", "'1.5'"]),
         ("--option", "rank", ["NAME=VALUE", "'rank'"]),
-        ("--option", "rank=nan", ["'options' holds text, numbers and lists only", "nan"]),
+        ("--option", "rank=nan", ["'options' may hold text, numbers and lists only", "nan"]),
         ("--lr", "nan", ["'lr' is not accepted"]),
         ("--lr", "inf", ["'lr' is not accepted", "finite"]),
         ("--init-scale", "inf", ["'init_scale' is not accepted"]),

@@ -151,7 +151,7 @@ def test_variational_structure_agrees_with_quadrature():
     guide = model.guide(init_scale=0.1)
     recipe = Recipe(num_steps=800, batch_size=12, lr=0.05, kl_warmup=0.0, schedule="linear")
     SVI(model, guide, *rows, recipe=recipe, seed=0).run(progress_bar=False)
-    bounds = elbo_draws(model, guide, *rows, 400)
+    bounds = elbo_draws(model, guide, *rows, num_draws=400)
     error = float(bounds.std()) / math.sqrt(len(bounds))
     gap = total - float(bounds.mean())
     assert -5 * error < gap < 0.5, f"the bound is {gap:.3f} nats below the evidence"
@@ -170,7 +170,7 @@ def test_variational_structure_and_weights_are_a_bound_with_the_mode_of_quadratu
     guide = model.guide(init_scale=0.1)
     recipe = Recipe(num_steps=1500, batch_size=30, lr=0.03, kl_warmup=0.1, schedule="linear")
     SVI(model, guide, *tensors(x, y), recipe=recipe, seed=0).run(progress_bar=False)
-    bounds = elbo_draws(model, guide, *tensors(x, y), 500)
+    bounds = elbo_draws(model, guide, *tensors(x, y), num_draws=500)
     error = float(bounds.std()) / math.sqrt(len(bounds))
     assert float(bounds.mean()) < total + 5 * error
     assert total - float(bounds.mean()) < 3  # nats: what independence of w and structure costs

@@ -156,6 +156,7 @@ def test_empirical_bayes_has_its_optimum_at_the_type_two_estimate(
     with torch.no_grad():
         posterior.rho.fill_(math.log(math.expm1(math.sqrt(q_var))))
         posterior.gamma.fill_(q_mean / math.sqrt(q_var))
+    model.method.after_update(model, guide, 0.0)  # the prior follows
     objective = Objective(model, guide)
     torch.manual_seed(0)
     draws = []

@@ -128,7 +128,10 @@ class FittedModel:
     @property
     def subsamples(self) -> bool:
         """Whether even the full model subsamples a plate, so that densities are not known."""
-        nodes = trace_of(self.full, {k: v[0] for k, v in self.draws.items()}).nodes
+        try:
+            nodes = trace_of(self.full, {k: v[0] for k, v in self.draws.items()}).nodes
+        except (RuntimeError, ValueError):  # draws of all elements do not fit a subsample
+            return True
         return any(
             site_is_subsample(node) and len(node["value"]) < node["fn"].size
             for node in nodes.values()

@@ -168,7 +168,7 @@ class RunConfig(BaseModel):
     @classmethod
     def _new_spellings(cls, values: Any) -> Any:
         """Move what an earlier spelling had elsewhere to the options."""
-        if not isinstance(values, dict):
+        if not isinstance(values, dict) or not isinstance(values.get("options") or {}, Mapping):
             return values
         values = dict(values)
         moved: dict[str, dict[str, Any]] = {}

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyro
+import pyro.poutine as poutine
 import torch
 import xarray
 from numpy.typing import NDArray
@@ -112,7 +114,7 @@ def _data_groups(
 def _attributes(fitted: FittedModel, left_out: list[str]) -> dict[str, Any]:
     elbo, error = fitted.elbo
     sites = fitted.draws
-    nodes = trace_of(fitted.model, {}).nodes
+    nodes = _training_nodes(fitted)
     priors = {
         name: str(node["fn"])
         for name, node in nodes.items()
@@ -143,6 +145,14 @@ def _attributes(fitted: FittedModel, left_out: list[str]) -> dict[str, Any]:
         "creation_library_version": __version__,
         "inference_library": "pyro-ppl",
     }
+
+
+def _training_nodes(fitted: FittedModel) -> dict[str, Any]:
+    """Return the sites of the model as a training step sees them."""
+    with pyro.validation_enabled(False), pyro.settings.context(module_local_params=True):
+        sampled = poutine.trace(fitted.guide).get_trace()
+        replayed = poutine.replay(fitted.model, trace=sampled)
+        return dict(poutine.trace(replayed).get_trace().nodes)
 
 
 def _total(parts: Mapping[str, Tensor]) -> Tensor:

@@ -75,7 +75,7 @@ def write_fitted(fitted: Fitted, directory: RunDirectory) -> None:
 #: buffers that earlier versions did not have.
 _CONSTANTS = {
     *("zero", "one", "one_half", "global_rate", "low", "high", "temperature", "logits"),
-    *("concentration", "loc", "scale"),
+    *("concentration", "loc", "scale", "prior_low", "prior_high"),
 }
 _NEW = {"complexity.chosen"}
 

@@ -212,6 +212,11 @@ class Quantized(SlotPrior):
     exactness="mean_field",
     analytic_kl=True,
     expected_failures={
+        "reaches_its_own_optimum": ExpectedFailure(
+            "can be raised by",
+            "the loss has the published approximation of the divergence, which is up to 1.07 nats "
+            "per weight below the exact one",
+        ),
         "kl_is_exact": ExpectedFailure(
             "KL in the loss / exact KL",
             "the divergence is the published approximation of an improper prior's",

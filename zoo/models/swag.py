@@ -51,7 +51,7 @@ from zoo.network.lifecycle import TrainingRows
 from zoo.network.method import Method
 from zoo.priors import Options
 from zoo.priors.plain import PlainPrior
-from zoo.registry import Recipe, register
+from zoo.registry import ExpectedFailure, Recipe, register
 
 
 class SwagOptions(Options):
@@ -91,6 +91,12 @@ class SwagNetwork(BNN):
     # The width comes from the noise of the steps, not from the posterior.
     exactness="mean_only",
     analytic_kl=True,
+    expected_failures={
+        "reaches_its_own_optimum": ExpectedFailure(
+            "can be raised by",
+            "the width comes from the noise of the steps, not from an ELBO",
+        ),
+    },
 )
 class SwagMethod(Method):
     """Standard normal priors on every weight and bias; a point, then the moments of its path."""

@@ -85,7 +85,7 @@ def test_limits_of_convergence_are_one_and_ten_tolerances(size, level, rows, sig
     result = converged(losses, rows=rows)
     assert result.value == pytest.approx(change, rel=1e-9)
     assert result.level == level
-    assert ("rose" if sign > 0 else "fell") in result.message
+    assert ("increased" if sign > 0 else "decreased") in result.message
 
 
 def test_a_slope_inside_its_noise_is_no_slope():

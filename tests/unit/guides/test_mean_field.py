@@ -186,15 +186,6 @@ def test_building_a_guide_draws_no_random_numbers():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_latent_site_in_a_subsampled_plate_is_refused():
-    def model():
-        with pyro.plate("rows", 10, subsample_size=3):
-            pyro.sample("w", dist.Normal(torch.zeros(()), 1.0))
-
-    with pytest.raises(ValueError, match="'w' is inside the subsampled plate 'rows'"):
-        MeanField(model)
-
-
 def test_subsampled_data_leave_the_guide_alone():
     def model(y):
         loc = pyro.sample("loc", dist.Normal(torch.zeros(()), 1.0))

@@ -53,6 +53,13 @@ def test_loss_of_a_point_is_minus_the_log_joint_in_unconstrained_space():
     torch.testing.assert_close(loss.detach(), -(joint + s.log()))
 
 
+def test_state_of_a_point_that_had_a_small_scale_is_read():
+    guide = DartsGuide("structure", torch.zeros(3))
+    site = "sites.@structure_logits"
+    guide.load_state_dict({f"{site}.loc": torch.ones(3), f"{site}.log_scale": torch.zeros(3)})
+    assert torch.equal(guide.logits.loc, torch.ones(3))
+
+
 def test_scores_of_primitives_are_a_delta():
     start = torch.tensor([0.2, -1.0, 0.5])
     guide = DartsGuide("structure", start)

@@ -26,7 +26,7 @@ def speeds(monkeypatch):
 
     def pretend(*seconds):
         times = iter(seconds)
-        monkeypatch.setattr(module, "_seconds", lambda step, x, y: next(times))
+        monkeypatch.setattr(module, "_seconds", lambda step, batch: next(times))
         monkeypatch.setattr(module, "_compiled_seconds", lambda *arguments: next(times))
 
     return pretend
@@ -34,7 +34,7 @@ def speeds(monkeypatch):
 
 def test_a_short_run_never_waits_for_the_compiler(problem, speeds):
     speeds(0.01)  # a second question would end the test
-    assert choose_mode(*problem, num_steps=3000) == "auto"
+    assert choose_mode(problem[0], problem[1:], num_steps=3000) == "auto"
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_a_short_run_never_waits_for_the_compiler(problem, speeds):
 )
 def test_a_long_run_is_compiled_if_that_was_measured_to_pay(problem, speeds, compiled, expected):
     speeds(1.2, 1.0, compiled)
-    assert choose_mode(*problem, num_steps=3000) == expected
+    assert choose_mode(problem[0], problem[1:], num_steps=3000) == expected
 
 
 def test_measuring_changes_nothing(problem):
     objective, x, y = problem
     before = {name: value.clone() for name, value in objective.state_dict().items()}
     rng = torch.get_rng_state()
-    choose_mode(objective, x, y, num_steps=10)
+    choose_mode(objective, (x, y), num_steps=10)
     assert torch.equal(torch.get_rng_state(), rng)
     for name, value in objective.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -63,7 +63,7 @@ def test_what_cannot_be_compiled_is_left_to_the_run(problem, monkeypatch):
 
     monkeypatch.setattr(module, "WORTH_SECONDS", 0.0)
     monkeypatch.setattr(module, "_compiled_seconds", fail)
-    assert choose_mode(*problem, num_steps=10) == "auto"
+    assert choose_mode(problem[0], problem[1:], num_steps=10) == "auto"
 
 
 def test_the_choice_is_part_of_the_stored_run(tmp_path, monkeypatch):
