@@ -19,7 +19,7 @@ INIT_INCLUSION = 0.9
 
 
 class SwitchedNormal(TorchDistribution):
-    r"""Weights :math:`w_{ij} = s_i v_{ij}` with a random switch :math:`s_i` and a Gaussian :math:`v`.
+    r"""Weights :math:`w_{ij} = s_i v_{ij}` with random switches :math:`s_i` and Gaussian values.
 
     The density is that of a mixture of zero and a Normal, :math:`\log (1 - p_i)` for a group of
     zeros and :math:`\log p_i + \sum_j \log N(w_{ij})` for any other. A draw is exact; its gradient

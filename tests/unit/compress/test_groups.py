@@ -216,7 +216,7 @@ def test_horseshoe_on_biases_as_well_can_be_pruned():
         mlp([4, 3, 2]),
         likelihood="categorical",
         num_data=10,
-        priors={"*": "Horseshoe"},
+        priors={"*": "GroupHorseshoe"},
     )
     guide = model.guide(init_scale=0.01)
     switch_off(guide, "2.weight", [0])
