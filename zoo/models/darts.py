@@ -39,7 +39,7 @@ from zoo.models.gumbel_softmax_structure import _StructurePrior, require_structu
 from zoo.network.bnn import BNN
 from zoo.network.method import Method
 from zoo.network.nets.graph import with_choices
-from zoo.registry import Recipe, register
+from zoo.registry import ExpectedFailure, Recipe, register
 
 
 class Darts(_StructurePrior):
@@ -88,6 +88,12 @@ class Darts(_StructurePrior):
     reference="Liu, Simonyan and Yang (2019), DARTS: Differentiable Architecture Search",
     exactness="mean_field",
     analytic_kl=True,
+    expected_failures={
+        "reaches_its_own_optimum": ExpectedFailure(
+            "can be raised by",
+            "weights and structure are fitted to different rows, so there is no common objective",
+        ),
+    },
 )
 class DartsMethod(Method):
     """Scores of primitives with a normal prior, weights as points, two levels of rows."""

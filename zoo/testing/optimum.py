@@ -101,6 +101,7 @@ def _maximised(
     elbo: Callable[[dict[str, Tensor]], Tensor], start: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     moved = {name: value.clone().requires_grad_() for name, value in start.items()}
+    assert elbo(moved).requires_grad, "the posterior does not depend on the trained parameters"
     optimizer = torch.optim.LBFGS(
         list(moved.values()), max_iter=60, history_size=20, line_search_fn="strong_wolfe"
     )
