@@ -94,7 +94,7 @@ class SwagNetwork(BNN):
     expected_failures={
         "reaches_its_own_optimum": ExpectedFailure(
             "does not depend on the trained parameters",
-            "the mean is that of the snapshots, and the width comes from the noise of the steps, not from an ELBO",
+            "mean and width are those of the snapshots, not of an ELBO",
         ),
     },
 )
