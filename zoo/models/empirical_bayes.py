@@ -29,8 +29,6 @@ Titsias and Lázaro-Gredilla (2014), *Doubly Stochastic Variational Bayes for no
 Inference*, ICML.
 """
 
-from typing import ClassVar
-
 import pyro
 import torch
 from torch import Tensor
@@ -39,11 +37,11 @@ from guides.base import Guide
 from guides.empirical_bayes import EmpiricalBayesGuide
 from zoo.distributions import EmpiricalBayesNormal
 from zoo.network.method import Method
-from zoo.priors import SlotPrior
+from zoo.priors.slot_prior import FittedPrior
 from zoo.registry import Recipe, register
 
 
-class EmpiricalBayes(SlotPrior):
+class EmpiricalBayes(FittedPrior):
     r"""A normal prior whose variances are fitted to the posterior, weight by weight.
 
     .. math:: w_k \sim N(0, s_k^2), \quad s_k^2 = \sigma_k^2 + \mu_k^2
@@ -56,8 +54,6 @@ class EmpiricalBayes(SlotPrior):
     ----------
     Kharitonov, Molchanov and Vetrov (2018), *Variational Dropout via Empirical Bayes*.
     """
-
-    is_fitted: ClassVar[bool] = True  # type: ignore[misc]
 
     guide_loc: Tensor
     guide_scale: Tensor
@@ -75,20 +71,6 @@ class EmpiricalBayes(SlotPrior):
     def guide(self, init_scale: float) -> Guide:
         """Gaussian weights, which the prior follows."""
         return EmpiricalBayesGuide(self.slot.name, self.slot.value, init_scale=init_scale)
-
-    def before_training(self, guide: Guide) -> None:
-        """Fit the prior to the start of the posterior."""
-        self.after_update(guide)
-
-    def after_update(self, guide: Guide) -> None:
-        """Take the best parameters for the current posterior.
-
-        At the optimum the gradient of the divergence in them is zero, so none needs to flow
-        (envelope theorem).
-        """
-        w = getattr(guide, "w", None)
-        if w is not None:
-            self.fit(w.loc.detach(), w.log_scale.detach().exp())
 
     @torch.no_grad()
     def fit(self, loc: Tensor, scale: Tensor) -> None:

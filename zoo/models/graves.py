@@ -27,8 +27,6 @@ conditions on the fitted one.
 Reference: Graves (2011), *Practical Variational Inference for Neural Networks*, NIPS.
 """
 
-from typing import ClassVar
-
 import pyro
 import torch
 from pyro.distributions import Normal
@@ -38,11 +36,11 @@ from guides.base import Guide
 from guides.graves import GravesGuide
 from zoo.distributions import graves_prior
 from zoo.network.method import Method
-from zoo.priors import SlotPrior
+from zoo.priors.slot_prior import FittedPrior
 from zoo.registry import Recipe, register
 
 
-class Graves(SlotPrior):
+class Graves(FittedPrior):
     r"""A normal prior whose mean and variance are fitted to the posterior, one of each per slot.
 
     .. math:: w_i \sim N(m, v), \quad m = \frac1n \sum_i \mu_i, \quad
@@ -54,8 +52,6 @@ class Graves(SlotPrior):
     ----------
     Graves (2011), *Practical Variational Inference for Neural Networks*.
     """
-
-    is_fitted: ClassVar[bool] = True  # type: ignore[misc]
 
     prior_loc: Tensor
     prior_scale: Tensor
@@ -73,20 +69,6 @@ class Graves(SlotPrior):
     def guide(self, init_scale: float) -> Guide:
         """Gaussian weights, which the prior follows."""
         return GravesGuide(self.slot.name, self.slot.value, init_scale=init_scale)
-
-    def before_training(self, guide: Guide) -> None:
-        """Fit the prior to the start of the posterior."""
-        self.after_update(guide)
-
-    def after_update(self, guide: Guide) -> None:
-        """Take the best parameters for the current posterior.
-
-        At the optimum the gradient of the divergence in them is zero, so none needs to flow
-        (envelope theorem).
-        """
-        w = getattr(guide, "w", None)
-        if w is not None:
-            self.fit(w.loc.detach(), w.log_scale.detach().exp())
 
     @torch.no_grad()
     def fit(self, loc: Tensor, scale: Tensor) -> None:

@@ -185,6 +185,30 @@ class SlotPrior(nn.Module):
         return self.slot.name not in trace.nodes
 
 
+class FittedPrior(SlotPrior, registered=False):
+    """A normal prior whose parameters follow the posterior, which has them in closed form."""
+
+    is_fitted = True
+
+    @abstractmethod
+    def fit(self, loc: Tensor, scale: Tensor) -> None:
+        """Take the best parameters for a posterior with these means and standard deviations."""
+
+    def before_training(self, guide: Guide) -> None:
+        """Fit the prior to the start of the posterior."""
+        self.after_update(guide)
+
+    def after_update(self, guide: Guide) -> None:
+        """Fit the prior to the current posterior.
+
+        At the optimum the gradient of the divergence in the prior's parameters is zero, so none
+        needs to flow (envelope theorem).
+        """
+        w = getattr(guide, "w", None)
+        if w is not None:
+            self.fit(w.loc.detach(), w.log_scale.detach().exp())
+
+
 class Groups:
     """Groups of the elements of a slot.
 
