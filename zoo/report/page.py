@@ -182,12 +182,17 @@ def _scores(attributes: _Attributes) -> Section:
     metrics = attributes.mapping("metrics")
     draws = attributes.config.get("num_samples")
     averaged = f"Predictions are averages over {draws} posterior draws. " if draws else ""
+    scores = tables.score_table(metrics)
     return Section(
         "scores",
-        "Scores",
-        f"{averaged}Test rows were not used in the fit; a large gap to the training rows indicates "
-        "overfitting. Except for accuracy, lower is better.",
-        tables=_present(tables.score_table(metrics), tables.total_table(metrics)),
+        "Scores" if scores else "Summary",
+        (
+            f"{averaged}Test rows were not used in the fit; a large gap to the training rows "
+            "indicates overfitting. Except for accuracy, lower is better."
+        )
+        if scores
+        else "",
+        tables=_present(scores, tables.total_table(metrics)),
     )
 
 
