@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from zoo.workflow.comparing import compare as compare
     from zoo.workflow.compress_command import compress as compress
     from zoo.workflow.fitting import fit as fit
+    from zoo.workflow.loading import load as load
     from zoo.workflow.result import Fit as Fit
-    from zoo.workflow.result import load as load
     from zoo.workflow.result import save as save
 
 #: Where public names live. They are imported when first used, so that `import zoo` is instant.
@@ -39,7 +39,7 @@ _HOMES = {
     "create": "zoo.fit.build",
     "fit": "zoo.workflow.fitting",
     "list_models": "zoo.registry",
-    "load": "zoo.workflow.result",
+    "load": "zoo.workflow.loading",
     "register": "zoo.registry",
     "save": "zoo.workflow.result",
     "stochastic_batch_norm": "zoo.fit.trained_batch_norm",

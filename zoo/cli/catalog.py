@@ -76,7 +76,7 @@ def show(
         return
     from zoo.workflow.graph import write_graph
 
-    write_graph(shown.dot(), graph)
+    write_graph(shown.graph(), graph)
     typer.echo(f"graph   {graph}")
 
 

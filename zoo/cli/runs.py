@@ -31,12 +31,13 @@ def predict(
     """
     from zoo.data import read_table
     from zoo.fit.prediction_table import prediction_table
-    from zoo.workflow.result import load
+    from zoo.fit.stored import read_fitted
 
     if not 0 < interval < 1:
         raise ConfigError(f"the interval is a probability between 0 and 1. Got {interval}.")
-    fitted = load(run)
-    prediction = fitted.predict(read_table(file), num_samples=num_samples, per_row=per_row)
+    prediction = read_fitted(run).predict(
+        read_table(file), num_samples=num_samples, per_row=per_row
+    )
     table = prediction_table(prediction, interval=interval)
     if out is None:
         typer.echo(table.to_csv(index=False), nl=False)

@@ -1,17 +1,18 @@
-"""Fits of Pyro models that are no networks: the same training loop, draws and densities."""
+"""Fits of Pyro models that are not networks: the same training loop, draws and densities."""
 
+import hashlib
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import pyro
-import pyro.poutine as poutine
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
@@ -20,8 +21,12 @@ from guides.base import Guide
 from guides.full_rank import FullRank
 from guides.mean_field import MeanField
 from zoo.errors import ConfigError
+from zoo.fit import store
+from zoo.fit.config import dump_config, read_config, validated_config
 from zoo.fit.guides import GuideSource, parse_guide
-from zoo.infer.recording import Mode
+from zoo.fit.model_draws import Values, trace_of
+from zoo.fit.store import RunDirectory
+from zoo.fit.stored import checkpoints, load_states, states
 from zoo.infer.rng import seeded
 from zoo.infer.svi.loop import SVI
 from zoo.infer.svi.objective import elbo_draws
@@ -34,11 +39,43 @@ PRIOR_STREAM = 3_000_000_019
 #: Draws behind the ELBO of a finished fit.
 ELBO_DRAWS = 64
 
-Values = dict[str, Tensor]
+
+class ModelConfig(BaseModel):
+    """How a Pyro model is fitted; stored as ``config.yaml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    model: str
+    #: None for a guide that is an object.
+    guide: str | None = "mean_field"
+    num_steps: int = Field(4000, ge=1)
+    lr: float = Field(0.02, gt=0.0)
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    init_scale: float = Field(0.1, gt=0.0)
+    grad_clip: float | None = Field(None, gt=0.0)
+    num_particles: int = Field(1, ge=1)
+    num_samples: int = Field(1000, ge=2)
+    seed: int = Field(0, ge=0, lt=2**63)
+    compile: Literal["auto", "off", "replay", "inductor"] = "auto"
+    checkpoint_every: int = Field(500, ge=1)
+    #: Checksum of the arguments of the model.
+    arguments_sha256: str | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The settings of the training loop."""
+        return Recipe(
+            num_steps=self.num_steps,
+            lr=self.lr,
+            schedule=self.schedule,
+            kl_warmup=0.0,
+            init_scale=self.init_scale,
+            grad_clip=self.grad_clip,
+        )
 
 
 class BoundModel(nn.Module):
-    """A Pyro model together with what it is called with.
+    """A Pyro model together with its arguments.
 
     Parameters
     ----------
@@ -81,7 +118,7 @@ class FittedModel:
         The same model on all of its data, if training subsamples them.
     guide
         The fitted guide.
-    recipe, seed
+    config
         How it was trained.
     losses
         Loss of every optimizer step.
@@ -89,8 +126,6 @@ class FittedModel:
         Time spent training.
     gradient_norms
         Norm of the gradient at some of the steps.
-    num_samples
-        Number of posterior draws.
     path
         The run directory, if the fit is stored in one.
     """
@@ -98,14 +133,11 @@ class FittedModel:
     model: BoundModel
     full: BoundModel
     guide: Guide
-    recipe: Recipe
-    seed: int
+    config: ModelConfig
     losses: Tensor
     seconds: float
     gradient_norms: Tensor | None = None
-    num_samples: int = 1000
     path: Path | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     @torch.no_grad()
@@ -114,9 +146,9 @@ class FittedModel:
         with (
             pyro.validation_enabled(False),
             pyro.settings.context(module_local_params=True),
-            seeded(child_seed(self.seed, DRAW_STREAM), self.guide.some_tensor.device),
+            seeded(child_seed(self.config.seed, DRAW_STREAM), self.guide.some_tensor.device),
         ):
-            drawn = full_size(self.guide).draw(self.num_samples)
+            drawn = full_size(self.guide).draw(self.config.num_samples)
         return {name: value.detach() for name, value in drawn.items()}
 
     @cached_property
@@ -140,25 +172,18 @@ class FittedModel:
 
     def summary(self) -> pd.DataFrame:
         """Summarise the posterior of every element of every site: mean, sd and quantiles."""
-        rows = {}
+        frames = []
         for name, draws in self.draws.items():
-            columns = draws.double().reshape(len(draws), -1)
-            for index in range(columns.shape[1]):
-                label = name if draws.dim() == 1 else f"{name}[{_index(index, draws.shape[1:])}]"
-                column = columns[:, index]
-                rows[label] = {
-                    "mean": float(column.mean()),
-                    "sd": float(column.std()),
-                    "5%": float(column.quantile(0.05)),
-                    "50%": float(column.quantile(0.5)),
-                    "95%": float(column.quantile(0.95)),
-                }
-        return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _index(flat: int, shape: torch.Size) -> str:
-    places = torch.unravel_index(torch.tensor(flat), shape)
-    return ", ".join(str(int(place)) for place in places)
+            flat = draws.double().reshape(len(draws), -1).cpu().numpy()
+            low, middle, high = np.quantile(flat, [0.05, 0.5, 0.95], axis=0)
+            columns = {"mean": flat.mean(0), "sd": flat.std(0, ddof=1)}
+            columns |= {"5%": low, "50%": middle, "95%": high}
+            labels = [
+                f"{name}[{', '.join(map(str, index))}]" if index else name
+                for index in np.ndindex(*draws.shape[1:])
+            ]
+            frames.append(pd.DataFrame(columns, index=labels))
+        return pd.concat(frames)
 
 
 def full_size(guide: Guide) -> Guide:
@@ -166,52 +191,91 @@ def full_size(guide: Guide) -> Guide:
     return guide.full_size() if isinstance(guide, MeanField) else guide
 
 
-def trace_of(model: BoundModel, values: Values) -> Any:
-    """Run a model with its latent sites at given values."""
-    with pyro.validation_enabled(False), pyro.settings.context(module_local_params=True):
-        return poutine.trace(poutine.condition(model, data=values)).get_trace()
-
-
-def train_model(
+def prepare_model(
     model: Callable[..., Any],
+    config: ModelConfig,
     *,
-    guide: GuideSource = "mean_field",
+    guide: GuideSource | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     full_kwargs: Mapping[str, Any] | None = None,
-    recipe: Recipe,
-    seed: int = 0,
-    num_particles: int = 1,
-    num_samples: int = 1000,
-    compile: Mode = "auto",
-    progress_bar: bool | None = None,
-) -> FittedModel:
-    """Fit a guide to a Pyro model, see `zoo.fit`."""
+) -> tuple[FittedModel, SVI]:
+    """Return a model with an untrained guide, and the training loop.
+
+    Raises
+    ------
+    ConfigError
+        If the configuration was stored with other arguments of the model, or with a guide object
+        that is not given.
+    """
     bound = BoundModel(model, args, kwargs or {})
     full = bound.with_arguments(**(full_kwargs or {}))
-    with seeded(child_seed(seed, PRIOR_STREAM), torch.device("cpu")):
-        built = model_guide(bound, guide, recipe.init_scale)
-    svi = SVI(bound, built, recipe=recipe, seed=seed, num_particles=num_particles, mode=compile)
-    if compile == "auto":
-        svi.choose_mode()
-    losses = svi.run(progress_bar=progress_bar)
-    return FittedModel(
+    source = config.guide if guide is None else guide
+    if source is None:
+        raise ConfigError("this run was made with a guide object: pass the same guide as guide=.")
+    checksum = _checksum(bound.arguments)
+    if config.arguments_sha256 not in (None, checksum):
+        raise ConfigError(
+            f"the arguments of the model {bound.name!r} are not those of the run: their SHA-256 is "
+            f"{checksum}, not {config.arguments_sha256}. Pass the same args= and kwargs=."
+        )
+    with seeded(child_seed(config.seed, PRIOR_STREAM), torch.device("cpu")):
+        built = model_guide(bound, source, config.init_scale)
+    svi = SVI(
         bound,
-        full,
         built,
-        recipe,
-        seed,
-        losses,
-        svi.progress.seconds,
-        svi.gradient_norms(),
-        num_samples,
-        settings={
-            "model": bound.name,
-            "guide": guide if isinstance(guide, str) else type(built).__name__,
-            "num_particles": num_particles,
-            "compile": svi.mode,
-        },
+        recipe=config.recipe,
+        seed=config.seed,
+        num_particles=config.num_particles,
+        mode=config.compile,
     )
+    if config.compile == "auto":
+        svi.choose_mode()
+    resolved = {"compile": svi.mode, "arguments_sha256": checksum}
+    untrained = torch.empty(0), 0.0
+    return FittedModel(bound, full, built, config.model_copy(update=resolved), *untrained), svi
+
+
+def train_model(
+    prepared: FittedModel,
+    svi: SVI,
+    directory: RunDirectory | None = None,
+    progress_bar: bool | None = None,
+) -> FittedModel:
+    """Train to the end; checkpoints go into the directory, if there is one."""
+    losses = svi.run(
+        progress_bar=progress_bar,
+        checkpoint_every=prepared.config.checkpoint_every,
+        on_checkpoint=checkpoints(directory),
+    )
+    norms = svi.gradient_norms()
+    return replace(prepared, losses=losses, seconds=svi.progress.seconds, gradient_norms=norms)
+
+
+def _checksum(arguments: Any) -> str:
+    """Return a checksum of the arguments of a model, the values of tensors included."""
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, Mapping):
+            value = [*value.keys(), *value.values()]
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            value = torch.from_numpy(np.ascontiguousarray(value))
+        if isinstance(value, Tensor):
+            digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, list | tuple):
+            digest.update(f"{len(value)}".encode())
+            for part in value:
+                add(part)
+        elif value is None or isinstance(value, str | int | float):
+            digest.update(repr(value).encode())
+        else:  # an object whose value is not known
+            digest.update(type(value).__name__.encode())
+
+    add(arguments)
+    return digest.hexdigest()
 
 
 def model_guide(model: BoundModel, source: GuideSource, init_scale: float) -> Guide:
@@ -240,130 +304,41 @@ def model_guide(model: BoundModel, source: GuideSource, init_scale: float) -> Gu
         raise ConfigError(f"the guide {name!r} cannot be used: {message}.") from error
 
 
-# ---------------------------------------------------------------------- densities of draws
+# ---------------------------------------------------------------------- stored fits
 
 
-@dataclass(frozen=True)
-class Densities:
-    """Log densities of draws.
-
-    Attributes
-    ----------
-    log_prior
-        One number per draw for each latent site.
-    log_likelihood
-        By observed site, shape ``(draws, elements)``.
-    """
-
-    log_prior: Values
-    log_likelihood: Values
-
-    @property
-    def log_joint(self) -> Tensor:
-        """The log joint, one number per draw."""
-        parts = [value.double() for value in self.log_prior.values()]
-        parts += [value.double().sum(1) for value in self.log_likelihood.values()]
-        return torch.stack(parts).sum(0)
+def is_model_run(directory: RunDirectory) -> bool:
+    """Tell whether a run is that of a Pyro model instead of a method of the zoo."""
+    directory.require_config()
+    return "model" in read_config(directory.path / store.CONFIG)
 
 
-@torch.no_grad()
-def densities_of(model: BoundModel, draws: Values) -> Densities:
-    """Return the log densities of draws under a model that runs on all of its data."""
-
-    def one(values: Values) -> tuple[Values, Values]:
-        trace = trace_of(model, values)
-        trace.compute_log_prob()
-        observed = {
-            name: node["unscaled_log_prob"].reshape(-1)
-            for name, node in trace.nodes.items()
-            if is_observed(name, node, values)
-        }
-        return {name: trace.nodes[name]["log_prob_sum"] for name in values}, observed
-
-    prior, likelihood = _over_draws(one, draws)
-    return Densities(prior, likelihood)
+def read_model_config(directory: RunDirectory) -> ModelConfig:
+    """Return the configuration of a stored run."""
+    return validated_config(ModelConfig, read_config(directory.path / store.CONFIG))
 
 
-@torch.no_grad()
-def predictive_of(model: BoundModel, draws: Values, seed: int) -> Values:
-    """Draw every observed site given each draw of the latent ones, shape ``(draws, elements)``."""
-    observed = [
-        name
-        for name, node in trace_of(model, {k: v[0] for k, v in draws.items()}).nodes.items()
-        if is_observed(name, node, draws)
-    ]
-
-    def one(values: Values) -> Values:
-        free = poutine.uncondition(model)
-        trace: Any = poutine.trace(poutine.condition(free, data=values)).get_trace()
-        nodes = trace.nodes
-        return {name: nodes[name]["value"].reshape(-1) for name in observed}
-
-    with pyro.validation_enabled(False), pyro.settings.context(module_local_params=True):
-        with seeded(seed, torch.device("cpu")):
-            samples: Values = _over_draws(one, draws)
-    return samples
+def write_model_config(prepared: FittedModel, directory: RunDirectory) -> None:
+    """Write everything that a resumed run needs, except the model and its arguments."""
+    directory.write_text(store.CONFIG, dump_config(prepared.config))
 
 
-@torch.no_grad()
-def prior_of(model: BoundModel, num_samples: int, seed: int) -> tuple[Values, Values] | None:
-    """Draw latent and observed sites from the prior; None if it is improper."""
-    drawn: list[tuple[Values, Values]] = []
-    with (
-        pyro.validation_enabled(False),
-        pyro.settings.context(module_local_params=True),
-        seeded(seed, torch.device("cpu")),
-    ):
-        for _ in range(num_samples):
-            try:
-                trace: Any = poutine.trace(poutine.uncondition(model)).get_trace()
-            except NotImplementedError:
-                return None
-            sites = {
-                name: node
-                for name, node in trace.nodes.items()
-                if node["type"] == "sample"
-                and not site_is_subsample(node)
-                and not node["infer"].get("_deterministic")
-            }
-            was_observed = {n: bool(s["infer"].get("was_observed")) for n, s in sites.items()}
-            latent = {n: s["value"] for n, s in sites.items() if not was_observed[n]}
-            observed = {n: s["value"].reshape(-1) for n, s in sites.items() if was_observed[n]}
-            drawn.append((latent, observed))
-    stacked = [
-        {name: torch.stack([pair[part][name] for pair in drawn]) for name in drawn[0][part]}
-        for part in (0, 1)
-    ]
-    return stacked[0], stacked[1]
+def write_fitted_model(fitted: FittedModel, directory: RunDirectory) -> None:
+    """Write the tensors of model and guide, the losses and the gradient norms."""
+    tensors = states(fitted.model, fitted.guide) | {"losses": fitted.losses}
+    if fitted.gradient_norms is not None:
+        tensors["gradient_norms"] = fitted.gradient_norms
+    directory.write_tensors(store.GUIDE, tensors, {"seconds": fitted.seconds})
 
 
-def is_observed(name: str, node: Mapping[str, Any], latent: Mapping[str, Any]) -> bool:
-    """Tell the data of a model from its latent sites and its deterministic ones."""
-    return bool(
-        node["type"] == "sample"
-        and node["is_observed"]
-        and name not in latent
-        and not node["infer"].get("_deterministic")
+def read_fitted_model(prepared: FittedModel, directory: RunDirectory) -> FittedModel:
+    """Return a stored fit; ``prepared`` is its model with the stored configuration."""
+    tensors, numbers = directory.read_tensors(store.GUIDE)
+    load_states(directory, tensors, prepared.model, prepared.guide)
+    return replace(
+        prepared,
+        losses=tensors["losses"],
+        seconds=numbers["seconds"],
+        gradient_norms=tensors.get("gradient_norms"),
+        path=directory.path,
     )
-
-
-def _over_draws(one: Callable[[Values], Any], draws: Values) -> Any:
-    """Map a function over draws: all at once, or one by one if the model does not allow that."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.vmap(one, randomness="different")(draws)
-    except (RuntimeError, ValueError, IndexError):
-        count = len(next(iter(draws.values())))
-        results = [one({name: value[i] for name, value in draws.items()}) for i in range(count)]
-        return _stacked(results)
-
-
-def _stacked(results: Sequence[Any]) -> Any:
-    """Stack results of the same form: tensors, or mappings and tuples of them."""
-    first = results[0]
-    if isinstance(first, Mapping):
-        return {name: _stacked([result[name] for result in results]) for name in first}
-    if isinstance(first, tuple):
-        return tuple(_stacked(list(parts)) for parts in zip(*results, strict=True))
-    return torch.stack(list(results))

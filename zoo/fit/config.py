@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -19,6 +19,8 @@ _data, _model, _computation, _training = (
     partial(Field, json_schema_extra={"section": section})
     for section in ("Data", "Model", "Computation", "Training")
 )
+
+Config = TypeVar("Config", bound=BaseModel)
 
 
 class RunConfig(BaseModel):
@@ -216,13 +218,18 @@ class RunConfig(BaseModel):
 
 def make_config(**values: Any) -> RunConfig:
     """Build a configuration; a bad value ends in a `ConfigError` of one line."""
+    return validated_config(RunConfig, values)
+
+
+def validated_config(cls: type[Config], values: Mapping[str, Any]) -> Config:
+    """Build a configuration of any class; a bad value ends in a `ConfigError` of one line."""
     try:
-        return RunConfig(**values)
+        return cls(**values)
     except ValidationError as error:
         cause = error.errors()[0].get("ctx", {}).get("error")
         if isinstance(cause, ZooError):  # raised by a validator: its own words are better
             raise cause from None
-        raise ConfigError(_explain(error)) from None
+        raise ConfigError(_explain(error, list(cls.model_fields))) from None
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -243,17 +250,16 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return dict(values)
 
 
-def dump_config(config: RunConfig) -> str:
+def dump_config(config: BaseModel) -> str:
     """Return the YAML text of a configuration."""
     text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     return text
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, known: list[str]) -> str:
     """Turn pydantic's list of problems into one line about the first of them."""
     problem = error.errors(include_url=False)[0]
     name = ".".join(map(str, problem["loc"])) or "configuration"
-    known = list(RunConfig.model_fields)
     if problem["type"] == "extra_forbidden":
         return (
             f"unknown configuration key {name!r}.{did_you_mean(name, known)} "

@@ -2,31 +2,25 @@
 
 import contextlib
 import json
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pyro
 import pyro.poutine as poutine
 import torch
 import xarray
-from numpy.typing import NDArray
 from torch import Tensor
 
-from zoo._version import __version__
-from zoo.fit.any_model import (
-    PRIOR_STREAM,
+from zoo.fit.any_model import PRIOR_STREAM, FittedModel, full_size
+from zoo.fit.model_draws import (
     Densities,
-    FittedModel,
     densities_of,
-    full_size,
     is_observed,
     predictive_of,
     prior_of,
     trace_of,
 )
-from zoo.fit.schema import sampling_tree
-from zoo.fit.tree import versions
+from zoo.fit.schema import TreeParts, posterior_tree
+from zoo.fit.tree import common_attributes
 from zoo.infer.predict.draws import Draws, log_posterior
 from zoo.infer.svi.schedule import child_seed
 
@@ -38,8 +32,6 @@ LEFT_OUT = (
     "Pruning, compression and robustness are left out: they are about networks.",
 )
 
-Array = NDArray[Any]
-
 
 def model_tree(fitted: FittedModel) -> xarray.DataTree:
     """Return draws, log densities, predictions and the history of a fit as a DataTree."""
@@ -49,7 +41,7 @@ def model_tree(fitted: FittedModel) -> xarray.DataTree:
         stats["log_q"] = log_posterior(full_size(fitted.guide), Draws(draws, {}))
     if "log_q" not in stats:
         left_out.append("k-hat is left out: the density of this guide is not known.")
-    groups: dict[str, Mapping[str, Array]] = {}
+    parts: dict[str, Any] = {}
     if fitted.subsamples:
         left_out.append(
             "Checks of densities and of predictions are left out: the model subsamples its data. "
@@ -57,93 +49,67 @@ def model_tree(fitted: FittedModel) -> xarray.DataTree:
         )
     else:
         densities = densities_of(fitted.full, draws)
-        stats |= {"lp": densities.log_joint, "log_prior": _total(densities.log_prior)}
-        groups = _data_groups(fitted, densities, left_out)
-    tree = sampling_tree(
-        {name: _chain(value) for name, value in draws.items()},
-        {name: _chain(value) for name, value in stats.items()},
-        _attributes(fitted, left_out),
-        groups,
-    )
-    history: dict[str, Any] = {"loss": (("chain", "step"), _array(fitted.losses)[None])}
-    if fitted.gradient_norms is not None:
-        history["gradient_norm"] = (
-            ("chain", "gradient_step"),
-            _array(fitted.gradient_norms)[None],
+        log_prior = torch.stack([value.double() for value in densities.log_prior.values()]).sum(0)
+        stats |= {"lp": densities.log_joint, "log_prior": log_prior}
+        parts = {"log_prior": densities.log_prior, **_data_parts(fitted, densities, left_out)}
+    return posterior_tree(
+        TreeParts(
+            sites=draws,
+            sample_stats=stats,
+            losses=fitted.losses,
+            gradient_norms=fitted.gradient_norms,
+            attributes=_attributes(fitted, left_out),
+            **parts,
         )
-    tree["optimization"] = xarray.DataTree(xarray.Dataset(history))
-    return tree
+    )
 
 
-def _data_groups(
-    fitted: FittedModel, densities: Densities, left_out: list[str]
-) -> dict[str, Mapping[str, Array]]:
+def _data_parts(fitted: FittedModel, densities: Densities, left_out: list[str]) -> dict[str, Any]:
     """Return likelihoods, predictions and data; several observed sites are one list of rows."""
     names = list(densities.log_likelihood)
-    groups: dict[str, Mapping[str, Array]] = {
-        "log_prior": {name: _chain(value) for name, value in densities.log_prior.items()}
-    }
     if not names:
         left_out.append("Checks of predictions are left out: the model observes nothing.")
-        return groups
+        return {}
     together = torch.cat([densities.log_likelihood[name] for name in names], dim=1)
-    groups["log_likelihood"] = {"y": _chain(together)}
+    parts: dict[str, Any] = {"log_likelihood": together}
     if len(names) > 1:
         left_out.append(
             f"Predictive checks are left out: the model observes {len(names)} sites, "
             f"{', '.join(names)}."
         )
-        return groups
+        return parts
     (name,) = names
-    seed = child_seed(fitted.seed, PRIOR_STREAM)
-    samples = predictive_of(fitted.full, fitted.draws, seed)
+    seed = child_seed(fitted.config.seed, PRIOR_STREAM)
     first = {site: value[0] for site, value in fitted.draws.items()}
     nodes = trace_of(fitted.full, first).nodes
     observed = next(n["value"] for k, n in nodes.items() if is_observed(k, n, first))
-    groups["posterior_predictive"] = {"y": _chain(samples[name])}
-    groups["observed_data"] = {"y": _array(torch.as_tensor(observed).reshape(-1))}
+    samples = predictive_of(fitted.full, fitted.draws, seed)
+    parts["posterior_predictive"] = samples[name].cpu().numpy()
+    parts["observed"] = torch.as_tensor(observed).reshape(-1).cpu().numpy()
     prior = prior_of(fitted.full, PRIOR_DRAWS, seed)
     if prior is None:
         left_out.append("Prior predictive checks are left out: a prior is improper.")
-    else:
-        groups["prior"] = {site: _chain(value) for site, value in prior[0].items()}
-        groups["prior_predictive"] = {"y": _chain(prior[1][name])}
-    return groups
+        return parts
+    return parts | {"prior": prior[0], "prior_predictive": prior[1][name].cpu().numpy()}
 
 
 def _attributes(fitted: FittedModel, left_out: list[str]) -> dict[str, Any]:
     elbo, error = fitted.elbo
     sites = fitted.draws
-    nodes = _training_nodes(fitted)
     priors = {
         name: str(node["fn"])
-        for name, node in nodes.items()
+        for name, node in _training_nodes(fitted).items()
         if name in sites and node["type"] == "sample"
     }
-    return {
+    metrics = {"elbo": elbo, "elbo_error": error}
+    metrics |= {"steps": len(fitted.losses), "seconds": fitted.seconds}
+    return common_attributes(fitted.config, sites, priors, metrics) | {
         "method": fitted.model.name,
         "summary": fitted.model.summary,
-        "seed": fitted.seed,
         "loss_is_elbo": 1,
-        "dimension": sum(value[0].numel() for value in sites.values()),
         "parameters": ", ".join(sites),
         "identified": ", ".join(sites),
-        "config": json.dumps(fitted.settings),
-        "priors": json.dumps(priors),
-        "metrics": json.dumps(
-            {
-                "elbo": elbo,
-                "elbo_error": error,
-                "steps": len(fitted.losses),
-                "seconds": fitted.seconds,
-            }
-        ),
         "left_out": json.dumps(left_out),
-        "versions": json.dumps(versions()),
-        "chain_kind": "independent draws from a variational posterior",
-        "creation_library": "pyro-zoo",
-        "creation_library_version": __version__,
-        "inference_library": "pyro-ppl",
     }
 
 
@@ -153,16 +119,3 @@ def _training_nodes(fitted: FittedModel) -> dict[str, Any]:
         sampled = poutine.trace(fitted.guide).get_trace()
         replayed = poutine.replay(fitted.model, trace=sampled)
         return dict(poutine.trace(replayed).get_trace().nodes)
-
-
-def _total(parts: Mapping[str, Tensor]) -> Tensor:
-    return torch.stack([value.double() for value in parts.values()]).sum(0)
-
-
-def _array(value: Tensor) -> Array:
-    array: Array = value.detach().cpu().numpy()
-    return np.asarray(array)
-
-
-def _chain(value: Tensor) -> Array:
-    return _array(value)[None]

@@ -29,7 +29,8 @@ from zoo.fit.config import RunConfig
 from zoo.fit.outcome import ARRAYS, Outcome
 from zoo.fit.prepare import Prepared, finished_fit, prepare, threads
 from zoo.fit.store import RunDirectory
-from zoo.infer.svi.loop import SVI, DivergedError
+from zoo.fit.stored import checkpoints, load_checkpoint
+from zoo.infer.svi.loop import DivergedError
 from zoo.infer.tasks.executor import available_cores
 from zoo.infer.tasks.running import Report, run_tasks
 
@@ -127,19 +128,15 @@ def fit_start(
     directory = RunDirectory(folder) if folder is not None and folder.is_dir() else None
     name = _checkpoint(config.start)
 
-    def save(svi: SVI) -> None:
-        if directory is not None:
-            directory.write_tensors(name, *svi.state())
-
     prepared = prepare(config, dataset=dataset, net=net)
-    if directory is not None and (directory.path / name).exists():
-        prepared.svi.load_state(*directory.read_tensors(name))
+    if directory is not None:
+        load_checkpoint(directory, prepared.svi, name)
     with threads(config.num_threads):
         try:
             losses = prepared.svi.run(
                 progress_bar=False,
                 checkpoint_every=config.checkpoint_every,
-                on_checkpoint=save,
+                on_checkpoint=checkpoints(directory, name),
                 on_step=report,
             )
         except DivergedError:

@@ -5,15 +5,11 @@ from dataclasses import replace
 
 from torch import nn
 
-from zoo.errors import StoreError
-from zoo.fit import store
-from zoo.fit.config import make_config, read_config
 from zoo.fit.prepare import Prepared, finished_fit, prepare, threads, with_mode
 from zoo.fit.restarts import run_restarts
 from zoo.fit.result import Fitted
 from zoo.fit.store import RunDirectory
-from zoo.fit.stored import write_inputs
-from zoo.infer.svi.loop import SVI
+from zoo.fit.stored import checkpoints, load_checkpoint, network_config, write_inputs
 
 
 def begin(prepared: Prepared, directory: RunDirectory | None) -> Prepared:
@@ -26,19 +22,10 @@ def begin(prepared: Prepared, directory: RunDirectory | None) -> Prepared:
 
 def continued(directory: RunDirectory, *, net: nn.Module | None = None) -> Prepared:
     """Return an interrupted run as its last checkpoint left it."""
-    if directory.is_complete:
-        raise StoreError(f"the run in {str(directory.path)!r} is finished: nothing to resume.")
-    directory.require_config()
-    prepared = prepare(make_config(**read_config(directory.path / store.CONFIG)), net=net)
+    directory.require_unfinished()
+    prepared = prepare(network_config(directory), net=net)
     directory.remove_leftovers()
-    if (directory.path / store.CHECKPOINT).exists():
-        try:
-            prepared.svi.load_state(*directory.read_tensors(store.CHECKPOINT))
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise StoreError(
-                f"the checkpoint in {str(directory.path)!r} does not fit its configuration: "
-                f"{' '.join(str(error).split())[:200]}"
-            ) from None
+    load_checkpoint(directory, prepared.svi)
     return prepared
 
 
@@ -62,17 +49,12 @@ def train(
     progress_bar
         By default one is shown on a terminal.
     """
-
-    def checkpoint(svi: SVI) -> None:
-        if directory is not None:
-            directory.write_tensors(store.CHECKPOINT, *svi.state())
-
     config = prepared.assembly.config
     with threads(config.num_threads):
         losses = prepared.svi.run(
             progress_bar=progress_bar,
             checkpoint_every=config.checkpoint_every,
-            on_checkpoint=checkpoint,
+            on_checkpoint=checkpoints(directory),
         )
         restarts = run_restarts(prepared, directory, executor=executor, progress_bar=progress_bar)
         return replace(finished_fit(prepared, losses), restarts=restarts)

@@ -66,12 +66,12 @@ class TreeParts:
     """
 
     sites: Arrays
-    slots: Arrays
     sample_stats: Arrays
-    log_likelihood: Tensor
-    posterior_predictive: Array
-    observed: Array
     losses: Tensor
+    slots: Arrays = field(default_factory=dict)
+    log_likelihood: Tensor | None = None
+    posterior_predictive: Array | None = None
+    observed: Array | None = None
     log_prior: Arrays = field(default_factory=dict)
     prior: Arrays | None = None
     prior_predictive: Array | None = None
@@ -88,29 +88,32 @@ def posterior_tree(parts: TreeParts) -> xarray.DataTree:
     """Build the tree of one fit."""
     import arviz_base
 
-    shape = (len(parts.log_likelihood), len(parts.observed))
-    _check_rows("log_likelihood", tuple(parts.log_likelihood.shape), shape)
-    _check_rows("posterior_predictive", parts.posterior_predictive.shape, shape)
     posterior, left_out = _posterior(parts)
     groups: dict[str, Mapping[str, Array]] = {
         "posterior": _one_chain(posterior),
         "sample_stats": _one_chain(_arrays(parts.sample_stats)),
-        "log_likelihood": {"y": _array(parts.log_likelihood)[None]},
         "log_prior": _one_chain(_arrays(parts.log_prior)),
-        "posterior_predictive": {"y": parts.posterior_predictive[None]},
-        "observed_data": {"y": parts.observed},
     }
+    likelihood = None if parts.log_likelihood is None else _array(parts.log_likelihood)
+    num_rows = 0 if likelihood is None else likelihood.shape[-1]
+    for name, values in (
+        ("log_likelihood", likelihood),
+        ("posterior_predictive", parts.posterior_predictive),
+        ("prior_predictive", parts.prior_predictive),
+    ):
+        if values is not None:
+            _check_rows(name, values.shape, (len(values), num_rows))
+            groups[name] = {"y": values[None]}
+    if parts.observed is not None:
+        groups["observed_data"] = {"y": parts.observed}
     if parts.prior is not None and not left_out:
         groups["prior"] = _one_chain(_arrays(parts.prior))
-    if parts.prior_predictive is not None:
-        _check_rows("prior_predictive", parts.prior_predictive.shape[1:], shape[1:])
-        groups["prior_predictive"] = {"y": parts.prior_predictive[None]}
     if parts.inputs is not None:
         groups["constant_data"] = {"x": parts.inputs}
     tree: xarray.DataTree = arviz_base.from_dict(
         {name: group for name, group in groups.items() if group or name == "posterior"},
         dims={"y": ["obs_id"], "x": ["obs_id", *_dims("feature", parts.inputs)]},
-        coords={"obs_id": np.arange(len(parts.observed))},
+        coords={"obs_id": np.arange(num_rows)},
     )
     for name, dataset in _own_groups(parts).items():
         tree[name] = xarray.DataTree(dataset)
@@ -161,27 +164,13 @@ def _dims(name: str, array: Array | None) -> list[str]:
 
 
 def sampling_tree(
-    posterior: Mapping[str, NDArray[Any]],
-    sample_stats: Mapping[str, NDArray[Any]],
-    attributes: Mapping[str, Any],
-    groups: Mapping[str, Mapping[str, NDArray[Any]]] | None = None,
+    posterior: Mapping[str, Array], sample_stats: Mapping[str, Array], attributes: Mapping[str, Any]
 ) -> xarray.DataTree:
-    """Build the tree of draws by site, whose arrays start with chains and draws.
-
-    Parameters
-    ----------
-    posterior, sample_stats
-        Draws and statistics.
-    attributes
-        Written on the root.
-    groups
-        Further groups of ArviZ's schema; the data are called ``y``.
-    """
+    """Build the tree of MCMC draws by site, whose arrays start with chains and draws."""
     import arviz_base
 
-    found = {"posterior": posterior, "sample_stats": sample_stats, **(groups or {})}
     tree: xarray.DataTree = arviz_base.from_dict(
-        {name: dict(group) for name, group in found.items()}, dims={"y": ["obs_id"]}
+        {"posterior": dict(posterior), "sample_stats": dict(sample_stats)}
     )
     tree.attrs |= dict(attributes)
     return tree

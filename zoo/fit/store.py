@@ -86,6 +86,12 @@ class RunDirectory:
         if not (self.path / CONFIG).is_file():
             raise StoreError(f"{str(self.path)!r} is not a run directory: it has no {CONFIG}.")
 
+    def require_unfinished(self) -> None:
+        """Refuse a directory that does not hold an interrupted run."""
+        self.require_config()
+        if self.is_complete:
+            raise StoreError(f"the run in {str(self.path)!r} is finished: nothing to resume.")
+
     def require_complete(self) -> None:
         """Refuse a directory that does not hold a finished run."""
         self.require_config()

@@ -1,18 +1,22 @@
 """Fitted posteriors on disk: what is needed to predict again, written and read."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from zoo.data import Dataset, Schema
-from zoo.errors import StoreError
+from zoo.errors import ConfigError, StoreError
 from zoo.fit import store
 from zoo.fit.build import assemble
 from zoo.fit.config import RunConfig, dump_config, make_config, read_config
 from zoo.fit.guides import GuideSource
 from zoo.fit.result import Fitted
 from zoo.fit.store import RunDirectory
+from zoo.infer.svi.loop import SVI
+
+Checkpoint = Callable[[SVI], None]
 
 
 def read_fitted(
@@ -31,7 +35,7 @@ def read_fitted(
     """
     directory = RunDirectory(path)
     directory.require_complete()
-    config = make_config(**read_config(directory.path / store.CONFIG))
+    config = network_config(directory)
     schema = Schema.from_dict(directory.read_json(store.DATA))
     tensors, numbers = directory.read_tensors(store.GUIDE)
     try:
@@ -39,16 +43,21 @@ def read_fitted(
     except KeyError as error:
         raise StoreError(f"{str(directory.path / store.GUIDE)!r} lacks {error}.") from None
     assembly = assemble(config, schema, num_data=int(num_data), net=net, guide=guide)
-    for part, module in (("model.", assembly.model), ("guide.", assembly.guide)):
-        try:
-            _load(module, _under(part, tensors))
-        except RuntimeError as error:
-            raise StoreError(
-                f"{str(directory.path / store.GUIDE)!r} does not fit its configuration: "
-                f"{' '.join(str(error).split())[:200]}"
-            ) from None
+    load_states(directory, tensors, assembly.model, assembly.guide)
     buffers = _under("buffers.", tensors)
     return Fitted(assembly, schema, losses, seconds, directory.path, buffers=buffers)
+
+
+def network_config(directory: RunDirectory) -> RunConfig:
+    """Return the configuration of a run; refuse one of a Pyro model, which needs the model."""
+    values = read_config(directory.path / store.CONFIG)
+    if "method" not in values and "model" in values:
+        raise ConfigError(
+            f"the run in {str(directory.path)!r} is a fit of the Pyro model {values['model']!r}. "
+            f"Pass the model with its arguments: zoo.load(path, model=..., args=...), or "
+            "zoo.fit(model, args=..., resume=path) if it was interrupted."
+        )
+    return make_config(**values)
 
 
 def write_inputs(directory: RunDirectory, config: RunConfig, dataset: Dataset) -> None:
@@ -60,15 +69,58 @@ def write_inputs(directory: RunDirectory, config: RunConfig, dataset: Dataset) -
 def write_fitted(fitted: Fitted, directory: RunDirectory) -> None:
     """Write the tensors of model and guide, and the losses."""
     assembly = fitted.assembly
-    states = {"model": assembly.model.state_dict(), "guide": assembly.guide.state_dict()}
-    tensors = {f"{part}.{k}": v for part, state in states.items() for k, v in state.items()}
     directory.write_tensors(
         store.GUIDE,
-        tensors
+        states(assembly.model, assembly.guide)
         | {f"buffers.{name}": value for name, value in fitted.buffers.items()}
         | {"losses": fitted.losses},
         {"num_data": assembly.model.num_data, "seconds": fitted.seconds},
     )
+
+
+def states(model: nn.Module, guide: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a model and its guide, as `load_states` takes them."""
+    parts = {"model": model.state_dict(), "guide": guide.state_dict()}
+    return {f"{part}.{k}": v for part, state in parts.items() for k, v in state.items()}
+
+
+def load_states(
+    directory: RunDirectory, tensors: Mapping[str, Tensor], model: nn.Module, guide: nn.Module
+) -> None:
+    """Put stored tensors into a model and its guide."""
+    for part, module in (("model.", model), ("guide.", guide)):
+        with _fitting(directory, store.GUIDE):
+            _load(module, _under(part, tensors))
+
+
+def checkpoints(directory: RunDirectory | None, name: str = store.CHECKPOINT) -> Checkpoint:
+    """Return the function that writes checkpoints of a training loop, if there is a directory."""
+
+    def write(svi: SVI) -> None:
+        if directory is not None:
+            directory.write_tensors(name, *svi.state())
+
+    return write
+
+
+def load_checkpoint(directory: RunDirectory, svi: SVI, name: str = store.CHECKPOINT) -> None:
+    """Continue from the last checkpoint, if there is one."""
+    if (directory.path / name).exists():
+        state = directory.read_tensors(name)
+        with _fitting(directory, name):
+            svi.load_state(*state)
+
+
+@contextmanager
+def _fitting(directory: RunDirectory, name: str) -> Iterator[None]:
+    """Explain tensors that do not fit the model of the configuration."""
+    try:
+        yield
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise StoreError(
+            f"{str(directory.path / name)!r} does not fit its configuration: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from None
 
 
 #: Numbers of priors that earlier versions stored although they follow from the configuration, and

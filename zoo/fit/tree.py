@@ -151,35 +151,39 @@ def _attributes(
     fitted: Fitted, dataset: Dataset, metrics: dict[str, float], groups: GroupView, num_rows: int
 ) -> dict[str, Any]:
     assembly, config = fitted.assembly, fitted.config
-    model, sites = assembly.model, fitted.draws.sites
+    model = assembly.model
     priors = {name: str(prior) for name, prior in model.priors.items()}
-    return {
+    return common_attributes(config, fitted.draws.sites, priors, metrics) | {
         "method": config.method,
-        "seed": config.seed,
         "task": fitted.schema.task,
         "loss_is_elbo": int(fitted.loss_is_elbo),
-        "dimension": sum(value[0].numel() for value in sites.values()),
         "parameters": ", ".join(model.slots),
         "identified": ", ".join(identified_slots(model.net, list(model.slots))),
-        "config": json.dumps(config.model_dump(mode="json")),
-        "priors": json.dumps(priors),
-        "metrics": json.dumps(metrics),
         "groups": json.dumps(groups.to_dict()),
         "structure": json.dumps({"edges": structure_edges(model.net, fitted.draws.slots)}),
         "classes": json.dumps(list(fitted.schema.classes)),
-        "versions": json.dumps(versions()),
         "summary": assembly.entry.summary,
         "reference": assembly.entry.reference,
         "command": "zoo fit --config config.yaml",
-        "chain_kind": "independent draws from a variational posterior",
-        "creation_library": "pyro-zoo",
-        "creation_library_version": __version__,
-        "inference_library": "pyro-ppl",
         "rows_left_out": len(dataset.X_train) - num_rows,
     }
 
 
-def versions() -> dict[str, str]:
-    """Return what a run was made with."""
-    found = {"python": platform.python_version(), "pyro-zoo": __version__}
-    return found | {name: metadata.version(name) for name in PACKAGES}
+def common_attributes(
+    config: Any, sites: Mapping[str, Tensor], priors: dict[str, str], metrics: dict[str, float]
+) -> dict[str, Any]:
+    """Return the attributes that fits of networks and of other models have in common."""
+    versions = {"python": platform.python_version(), "pyro-zoo": __version__}
+    versions |= {name: metadata.version(name) for name in PACKAGES}
+    return {
+        "seed": config.seed,
+        "dimension": sum(value[0].numel() for value in sites.values()),
+        "config": json.dumps(config.model_dump(mode="json")),
+        "priors": json.dumps(priors),
+        "metrics": json.dumps(metrics),
+        "versions": json.dumps(versions),
+        "chain_kind": "independent draws from a variational posterior",
+        "creation_library": "pyro-zoo",
+        "creation_library_version": __version__,
+        "inference_library": "pyro-ppl",
+    }

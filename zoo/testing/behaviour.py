@@ -9,7 +9,8 @@ from torch import Tensor
 from zoo.fit.config import dump_config, make_config, read_config
 from zoo.registry import Entry
 from zoo.testing.problems import small_dataset, tiny_fit
-from zoo.workflow.result import load, save
+from zoo.workflow.loading import load
+from zoo.workflow.result import save
 
 
 def seed_reproduces(entry: Entry) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 import xarray
 
-from zoo.fit.any_model import FittedModel, densities_of
+from zoo.fit.any_model import FittedModel
+from zoo.fit.model_draws import densities_of
 from zoo.truth.reference import truth
 
 

@@ -88,7 +88,7 @@ def _row(directory: RunDirectory, tree: xarray.DataTree) -> dict[str, Any]:
     given = config.get("priors") or {}
     priors = "; ".join(f"{k}={v}" for k, v in given.items())
     row: dict[str, Any] = {
-        "method": config["method"],
+        "method": tree.attrs["method"],
         "priors": priors or "default",
         "guide": config.get("guide", "factorised"),
         "verdict": verdict(findings).level,

@@ -1,27 +1,37 @@
-"""`zoo.fit` of a Pyro model that is no network, and what its fit can do."""
+"""`zoo.fit` and `zoo.load` of a Pyro model that is not a network, and what its fit can do."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import xarray
-import yaml
 
-from zoo.diagnostics import Finding, Verdict, diagnose, refused_truth, to_json, verdict
-from zoo.errors import TruthError, ZooError
+from zoo.diagnostics import Finding, Verdict, refused_truth, verdict
+from zoo.errors import ConfigError, ZooError
 from zoo.fit import store
-from zoo.fit.any_model import FittedModel, train_model
+from zoo.fit.any_model import (
+    FittedModel,
+    ModelConfig,
+    prepare_model,
+    read_fitted_model,
+    read_model_config,
+    train_model,
+    write_fitted_model,
+    write_model_config,
+)
+from zoo.fit.config import validated_config
 from zoo.fit.guides import GuideSource
 from zoo.fit.model_tree import model_tree
 from zoo.fit.schema import write_tree
 from zoo.fit.store import RunDirectory
-from zoo.infer.recording import Mode
-from zoo.registry import Recipe
+from zoo.fit.stored import load_checkpoint
+from zoo.infer.svi.loop import SVI
 from zoo.report import render_report
 from zoo.truth.of_model import truth_of_model
+from zoo.workflow.outputs import findings_of, write_judgement
 
 
 class ModelFit(FittedModel):
@@ -58,12 +68,7 @@ class ModelFit(FittedModel):
 
     def findings(self, truth: xarray.DataTree | None = None) -> list[Finding]:
         """Judge the fit; with a truth, also by its distance from it."""
-        missing = json.loads(self.tree().attrs["left_out"])
-        notes = [
-            Finding(f"model.left_out_{number}", "info", None, None, message)
-            for number, message in enumerate(missing, start=1)
-        ]
-        return [*diagnose(self.tree(), truth), *notes]
+        return findings_of(self.tree(), truth)
 
     def verdict(self, truth: xarray.DataTree | None = None) -> Verdict:
         """Return the worst level among the findings, with a sentence."""
@@ -81,53 +86,43 @@ class ModelFit(FittedModel):
 def fit_model(
     model: Callable[..., Any],
     *,
-    guide: GuideSource = "mean_field",
+    guide: GuideSource | None = None,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     full_kwargs: Mapping[str, Any] | None = None,
-    num_steps: int = 4000,
-    lr: float = 0.02,
-    schedule: str = "linear",
-    init_scale: float = 0.1,
-    grad_clip: float | None = None,
-    num_particles: int = 1,
-    num_samples: int = 1000,
-    seed: int = 0,
-    compile: Mode = "auto",
     out: str | Path | None = None,
+    resume: str | Path | None = None,
     truth: bool = False,
     progress_bar: bool | None = None,
+    **settings: Any,
 ) -> ModelFit:
-    """Fit a Pyro model that is no network.
+    """Fit a Pyro model that is not a network.
 
     Parameters
     ----------
     model
-        Any Pyro model with continuous latent sites, local ones and subsampled plates included.
+        Any Pyro model with continuous latent sites; local ones and subsampled plates are allowed.
     guide
-        ``"mean_field"``, ``"full_rank"``, a class of `pyro.infer.autoguide` or its text, a guide
-        object, or a function.
+        ``"mean_field"`` (the default), ``"full_rank"``, a class of `pyro.infer.autoguide` or its
+        text, a guide object, or a function.
     args, kwargs
-        What the model is called with, the observations among them.
+        Arguments of the model, the observations among them.
     full_kwargs
         Values of named arguments with which a model that subsamples runs on all of its data;
         densities and predictions are computed with them.
-    num_steps, lr, schedule, init_scale, grad_clip
-        See `zoo.registry.Recipe`.
-    num_particles
-        Draws per step.
-    num_samples
-        Posterior draws.
-    seed
-        Decides everything random.
-    compile
-        How steps are run, see `zoo.infer.recording`.
     out
-        Directory to write posterior, findings and report to.
+        Directory to write checkpoints, posterior, findings and report to.
+    resume
+        Directory of an interrupted run to continue from its last checkpoint. Pass the same model,
+        arguments and guide object; all settings are those of the run.
     truth
         Also sample the model by NUTS and compare, for the report that is written.
     progress_bar
         By default one is shown on a terminal.
+    **settings
+        ``num_steps``, ``lr``, ``schedule``, ``init_scale``, ``grad_clip``, ``num_particles``,
+        ``num_samples``, ``seed``, ``compile`` and ``checkpoint_every``, as in
+        `zoo.fit.any_model.ModelConfig`.
 
     Examples
     --------
@@ -140,54 +135,77 @@ def fit_model(
     >>> fitted.draws["mu"].shape
     torch.Size([20])
     """
-    recipe = Recipe(
-        num_steps=num_steps,
-        lr=lr,
-        schedule=schedule,  # type: ignore[arg-type]
-        kl_warmup=0.0,
-        init_scale=init_scale,
-        grad_clip=grad_clip,
-    )
-    directory = None if out is None else RunDirectory.new(out)
-    fitted = ModelFit.of(
-        train_model(
-            model,
-            guide=guide,
-            args=args,
-            kwargs=kwargs,
-            full_kwargs=full_kwargs,
-            recipe=recipe,
-            seed=seed,
-            num_particles=num_particles,
-            num_samples=num_samples,
-            compile=compile,
-            progress_bar=progress_bar,
+    data: dict[str, Any] = {"args": args, "kwargs": kwargs, "full_kwargs": full_kwargs}
+    if resume is not None:
+        if out is not None or settings:
+            names = ", ".join([*settings, *(["out"] if out is not None else [])])
+            raise ConfigError(f"resume= repeats the stored settings; it does not take {names}.")
+        directory = RunDirectory(resume)
+        directory.require_unfinished()
+        prepared, svi = prepare_model(model, read_model_config(directory), guide=guide, **data)
+        directory.remove_leftovers()
+        load_checkpoint(directory, svi)
+        return _stored(prepared, svi, directory, truth=truth, progress_bar=progress_bar)
+    guide = "mean_field" if guide is None else guide
+    name = getattr(model, "__name__", type(model).__name__)
+    text = guide if isinstance(guide, str) else None
+    config = validated_config(ModelConfig, {"model": name, "guide": text, **settings})
+    prepared, svi = prepare_model(model, config, guide=guide, **data)
+    if out is None:
+        return ModelFit.of(train_model(prepared, svi, progress_bar=progress_bar))
+    directory = RunDirectory.new(out)
+    write_model_config(prepared, directory)
+    return _stored(prepared, svi, directory, truth=truth, progress_bar=progress_bar)
+
+
+def load_model(
+    directory: RunDirectory,
+    model: Callable[..., Any] | None,
+    *,
+    guide: GuideSource | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    full_kwargs: Mapping[str, Any] | None = None,
+) -> ModelFit:
+    """Load a finished run of a Pyro model, see `zoo.load`."""
+    directory.require_complete()
+    config = read_model_config(directory)
+    if model is None:
+        raise ConfigError(
+            f"the run in {str(directory.path)!r} is a fit of the Pyro model {config.model!r}, "
+            "which is not stored: pass it as model=, with its args= and kwargs=."
         )
+    prepared, _ = prepare_model(
+        model, config, guide=guide, args=args, kwargs=kwargs, full_kwargs=full_kwargs
     )
-    if directory is not None:
-        _write(fitted, directory, truth=truth, progress_bar=progress_bar)
-        fitted = replace(fitted, path=directory.path)
+    return ModelFit.of(read_fitted_model(prepared, directory))
+
+
+def _stored(
+    prepared: FittedModel,
+    svi: SVI,
+    directory: RunDirectory,
+    *,
+    truth: bool,
+    progress_bar: bool | None,
+) -> ModelFit:
+    """Train to the end and write everything; the metrics last, because they mark a finished run."""
+    with directory.locked():
+        trained = train_model(prepared, svi, directory, progress_bar)
+        fitted = ModelFit.of(trained, path=directory.path)
+        write_fitted_model(fitted, directory)
+        with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
+            write_tree(fitted.tree(), temporary)
+        directory.write_text(store.SUMMARY, fitted.summary().to_csv(index_label="site"))
+        sampled, extra = None, []
+        if truth:
+            try:
+                sampled = fitted.truth(progress_bar=progress_bar)
+                with store.atomic_path(directory.path / store.TRUTH) as temporary:
+                    write_tree(sampled, temporary)
+            except ZooError as error:
+                extra = [refused_truth(str(error))]
+        write_judgement(directory, fitted.tree(), sampled, extra)
+        directory.write_json(store.METRICS, json.loads(fitted.tree().attrs["metrics"]))
+        directory.remove(store.CHECKPOINT)
     return fitted
-
-
-def _write(
-    fitted: ModelFit, directory: RunDirectory, *, truth: bool, progress_bar: bool | None
-) -> None:
-    """Write what a finished run holds; the metrics last, because they mark its end."""
-    directory.write_text(store.CONFIG, yaml.safe_dump(fitted.settings, sort_keys=False))
-    with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
-        write_tree(fitted.tree(), temporary)
-    directory.write_tensors(store.GUIDE, fitted.guide.state_dict(), {"seconds": fitted.seconds})
-    directory.write_text(store.SUMMARY, fitted.summary().to_csv(index_label="site"))
-    sampled, extra = None, []
-    if truth:
-        try:
-            sampled = fitted.truth(progress_bar=progress_bar)
-            with store.atomic_path(directory.path / store.TRUTH) as temporary:
-                write_tree(sampled, temporary)
-        except (TruthError, ZooError) as error:
-            extra = [refused_truth(str(error))]
-    findings = [*fitted.findings(sampled), *extra]
-    directory.write_text(store.FINDINGS, to_json(findings))
-    directory.write_text(store.REPORT, render_report(fitted.tree(), sampled, findings))
-    directory.write_json(store.METRICS, json.loads(fitted.tree().attrs["metrics"]))

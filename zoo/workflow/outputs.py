@@ -1,5 +1,6 @@
 """What a run directory holds beyond the fit: tree, findings, truth, robustness, report."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ def write_outputs(
     extra: list[Finding] = []
     if truth is not None:
         truth_tree, extra = write_truth(fitted, directory, dataset, **truth)
-    _write_judgement(directory, tree, truth_tree, extra)
+    write_judgement(directory, tree, truth_tree, extra)
     directory.write_json(store.METRICS, metrics)
     directory.remove(store.CHECKPOINT)
     remove_restart_files(directory)
@@ -74,19 +75,30 @@ def write_report(directory: RunDirectory) -> list[Finding]:
     tree = read_tree(directory.path / store.POSTERIOR)
     stored = directory.path / store.TRUTH
     if stored.exists():
-        return _write_judgement(directory, tree, read_tree(stored), [])
+        return write_judgement(directory, tree, read_tree(stored), [])
     # Why there is no truth is known from before.
     refused = [f for f in _known_findings(directory) if f.check == "truth.accepted"]
-    return _write_judgement(directory, tree, None, refused)
+    return write_judgement(directory, tree, None, refused)
 
 
-def _write_judgement(
+def findings_of(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> list[Finding]:
+    """Judge a tree; what could not be checked is among the findings."""
+    missing = json.loads(tree.attrs.get("left_out", "[]"))
+    notes = [
+        Finding(f"model.left_out_{number}", "info", None, None, message)
+        for number, message in enumerate(missing, start=1)
+    ]
+    return [*diagnose(tree, truth), *notes]
+
+
+def write_judgement(
     directory: RunDirectory,
     tree: xarray.DataTree,
     truth: xarray.DataTree | None,
     extra: Sequence[Finding],
 ) -> list[Finding]:
-    findings = [*diagnose(tree, truth), *extra]
+    """Write findings and report of a tree; ``extra`` are findings that it does not tell."""
+    findings = [*findings_of(tree, truth), *extra]
     directory.write_text(store.FINDINGS, to_json(findings))
     page = render_report(tree, truth, findings, compression=_known_compression(directory))
     directory.write_text(store.REPORT, page)

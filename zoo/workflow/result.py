@@ -1,20 +1,18 @@
-"""`Fit`: what `zoo.fit` and `zoo.load` return, a fitted posterior with everything it can do."""
+"""`Fit`: what `zoo.fit` and `zoo.load` return: a fitted posterior with everything it can do."""
 
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import xarray
-from torch import nn
 
 from zoo.compress.compression import Compression, compress_fit
 from zoo.data import Dataset
 from zoo.errors import StoreError
-from zoo.fit.guides import GuideSource
 from zoo.fit.result import Fitted
 from zoo.fit.schema import read_tree
 from zoo.fit.store import POSTERIOR, RunDirectory
-from zoo.fit.stored import read_fitted, write_inputs
+from zoo.fit.stored import write_inputs
 from zoo.fit.tree import fit_tree
 from zoo.robustness.curves import robustness_of
 from zoo.truth.of_fit import truth_of
@@ -89,23 +87,6 @@ class Fit(Fitted):
             If the draws do not meet the criteria of a truth.
         """
         return truth_of(self, self.data(dataset), **options)[1]
-
-
-def load(
-    path: str | Path, *, net: nn.Module | None = None, guide: GuideSource | None = None
-) -> Fit:
-    """Load a finished run.
-
-    Parameters
-    ----------
-    path
-        The run directory.
-    net
-        The network, if the run was made with a network object instead of a text.
-    guide
-        The guide, if the run was made with a guide object instead of a text.
-    """
-    return Fit.of(read_fitted(path, net=net, guide=guide))
 
 
 def save(fitted: Fitted, out: str | Path) -> Fit:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyro
 import torch
@@ -15,9 +16,12 @@ from zoo.likelihoods import parse_likelihood
 from zoo.network.bnn import BNN
 from zoo.network.nets import build_net
 from zoo.registry import Entry, get
-from zoo.workflow.graph import relations, to_dot
+from zoo.workflow.graph import model_graph
 from zoo.workflow.options import option_lines
 from zoo.workflow.source import guide_source, model_source
+
+if TYPE_CHECKING:
+    import graphviz
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,9 @@ class Shown:
         parts.append("\n  ".join([f"Slots of {self.net}:", *self._slot_lines()]))
         return "\n\n".join(parts)
 
-    def dot(self) -> str:
-        """Return the graph of the model in the DOT language."""
-        return to_dot(relations(self.model, self.guide, self.x))
+    def graph(self) -> "graphviz.Digraph":
+        """Return the graph of the model."""
+        return model_graph(self.model, self.guide, self.x)
 
     def _slot_lines(self) -> list[str]:
         with torch.no_grad(), pyro.settings.context(module_local_params=True):

@@ -14,7 +14,7 @@ from torch import nn
 import zoo
 from guides import MeanField
 from zoo.errors import ConfigError, ZooError
-from zoo.fit.any_model import densities_of
+from zoo.fit.model_draws import densities_of
 
 Y = torch.tensor([1.2, 0.7, 2.1, 1.6, 0.4, 1.9])
 QUICK = {"num_steps": 1500, "lr": 0.05, "num_samples": 400, "progress_bar": False}
@@ -196,3 +196,93 @@ def test_mean_field_of_a_subsampled_plate_has_all_elements():
     assert guide["effect"].loc.shape == (9,)
     assert guide.sample_sites()["effect"].shape == (4,)
     assert guide.full_size().sample_sites()["effect"].shape == (9,)
+
+
+def interrupted_run(path, monkeypatch, **options):
+    """Stop a run after its second checkpoint, as a killed process would."""
+    from zoo.fit.store import CHECKPOINT, RunDirectory
+
+    write = RunDirectory.write_tensors
+    written = []
+
+    def killed(self, name, *args):
+        write(self, name, *args)
+        written.append(name)
+        if written.count(CHECKPOINT) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunDirectory, "write_tensors", killed)
+        with pytest.raises(KeyboardInterrupt):
+            zoo.fit(normal_mean, out=path, **options)
+
+
+RESUMABLE = {"num_steps": 60, "num_samples": 20, "checkpoint_every": 20, "progress_bar": False}
+
+
+def test_a_resumed_run_ends_in_the_same_bits(tmp_path, monkeypatch):
+    whole = zoo.fit(normal_mean, args=(Y,), **RESUMABLE)
+    interrupted_run(tmp_path / "run", monkeypatch, args=(Y,), **RESUMABLE)
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    resumed = zoo.fit(normal_mean, args=(Y,), resume=tmp_path / "run", progress_bar=False)
+    assert torch.equal(whole.losses, resumed.losses)
+    assert torch.equal(whole.draws["mu"], resumed.draws["mu"])
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+def test_a_run_is_not_resumed_with_other_data_or_settings(tmp_path, monkeypatch):
+    interrupted_run(tmp_path / "run", monkeypatch, args=(Y,), **RESUMABLE)
+    with pytest.raises(ConfigError, match="are not those of the run"):
+        zoo.fit(normal_mean, args=(Y + 1,), resume=tmp_path / "run")
+    with pytest.raises(ConfigError, match="does not take lr"):
+        zoo.fit(normal_mean, args=(Y,), resume=tmp_path / "run", lr=0.1)
+
+
+def test_a_loaded_run_has_the_same_posterior(tmp_path):
+    def guide(y):
+        loc = pyro.param("loc", torch.tensor(0.0))
+        pyro.sample("mu", dist.Normal(loc, torch.tensor(0.5)))
+
+    for number, source in enumerate(["full_rank", "AutoNormal", guide]):
+        fitted = zoo.fit(
+            normal_mean, args=(Y,), guide=source, out=tmp_path / str(number), **RESUMABLE
+        )
+        given = None if isinstance(source, str) else guide
+        loaded = zoo.load(fitted.path, model=normal_mean, args=(Y,), guide=given)
+        assert torch.equal(fitted.draws["mu"], loaded.draws["mu"])
+        assert torch.equal(fitted.losses, loaded.losses)
+        assert [f.check for f in fitted.findings()] == [f.check for f in loaded.findings()]
+    with pytest.raises(ConfigError, match="pass the same guide as guide="):
+        zoo.load(fitted.path, model=normal_mean, args=(Y,))
+    with pytest.raises(ConfigError, match="pass it as model="):
+        zoo.load(fitted.path)
+
+
+def test_parameters_of_the_model_are_stored(tmp_path):
+    def model(y):
+        scale = pyro.param("scale", torch.tensor(3.0), constraint=dist.constraints.positive)
+        mu = pyro.sample("mu", dist.Normal(0.0, 2.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(mu, scale), obs=y)
+
+    fitted = zoo.fit(model, args=(Y,), out=tmp_path / "run", **RESUMABLE)
+    loaded = zoo.load(tmp_path / "run", model=model, args=(Y,))
+    before, after = (next(f.model.parameters()).item() for f in (fitted, loaded))
+    assert before == after
+    assert before != pytest.approx(np.log(3.0))
+
+
+def test_a_report_that_is_written_again_says_what_is_left_out(tmp_path):
+    from zoo.fit.store import RunDirectory
+    from zoo.workflow.outputs import write_report
+
+    fitted = zoo.fit(normal_mean, args=(Y,), out=tmp_path / "run", **RESUMABLE)
+    again = write_report(RunDirectory(tmp_path / "run"))
+    assert [f.message for f in again] == [f.message for f in fitted.findings()]
+
+
+def test_a_bad_setting_is_named():
+    with pytest.raises(ConfigError, match="the value of 'num_steps' is not accepted"):
+        zoo.fit(normal_mean, args=(Y,), num_steps=0)
+    with pytest.raises(ConfigError, match="unknown configuration key 'num_step'"):
+        zoo.fit(normal_mean, args=(Y,), num_step=3)
