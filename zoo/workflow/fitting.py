@@ -124,52 +124,30 @@ def fit_method(
         guide=None if isinstance(guide, str) else guide,
     )
     directory = None if out is None else RunDirectory.new(out)
-    return run(
-        prepared,
-        directory,
-        truth=truth,
-        robustness=robustness,
-        executor=executor,
-        progress_bar=progress_bar,
-    )
+    how: dict[str, Any] = {"truth": truth, "robustness": robustness}
+    return run(prepared, directory, **how, executor=executor, progress_bar=progress_bar)
 
 
-def run(
-    prepared: Prepared,
-    directory: RunDirectory | None = None,
-    *,
-    truth: bool = False,
-    robustness: bool = False,
-    executor: Executor | str | None = None,
-    progress_bar: bool | None = None,
-) -> Fit:
-    """Train from the start; if a directory is given, judge the fit and store everything."""
-    where: dict[str, Any] = {"executor": executor, "progress_bar": progress_bar}
-    return _finish(begin(prepared, directory), directory, where, truth=truth, robustness=robustness)
+def run(prepared: Prepared, directory: RunDirectory | None = None, **how: Any) -> Fit:
+    """Train from the start; if a directory is given, judge the fit and store everything.
+
+    ``how`` holds ``truth``, ``robustness``, ``executor`` and ``progress_bar`` of `fit_method`.
+    """
+    return _finish(begin(prepared, directory), directory, **how)
 
 
-def resume(
-    directory: RunDirectory,
-    *,
-    net: nn.Module | None = None,
-    truth: bool = False,
-    robustness: bool = False,
-    executor: Executor | str | None = None,
-    progress_bar: bool | None = None,
-) -> Fit:
+def resume(directory: RunDirectory, *, net: nn.Module | None = None, **how: Any) -> Fit:
     """Continue an interrupted run from its last checkpoint, to the same bits as without a break."""
-    where: dict[str, Any] = {"executor": executor, "progress_bar": progress_bar}
-    prepared = continued(directory, net=net)
-    return _finish(prepared, directory, where, truth=truth, robustness=robustness)
+    return _finish(continued(directory, net=net), directory, **how)
 
 
 def _finish(
     prepared: Prepared,
     directory: RunDirectory | None,
-    where: dict[str, Any],
     *,
-    truth: bool,
-    robustness: bool,
+    truth: bool = False,
+    robustness: bool = False,
+    **where: Any,
 ) -> Fit:
     """Train to the end and write the results."""
     if directory is None:
@@ -177,11 +155,6 @@ def _finish(
     with directory.locked():
         fitted = train(prepared, directory, **where)
         with threads(fitted.config.num_threads):
-            write_outputs(
-                fitted,
-                directory,
-                prepared.dataset,
-                where if truth else None,
-                robustness=robustness,
-            )
+            sampling = where if truth else None
+            write_outputs(fitted, directory, prepared.dataset, sampling, robustness=robustness)
     return Fit.of(fitted, path=directory.path)
