@@ -2,10 +2,11 @@
 
 Every model of posteriordb is fitted twice with the same guide (`AutoDiagonalNormal`, started at the
 same values): by `zoo.fit` and by `pyro.infer.SVI` with `Trace_ELBO`, with the same number of Adam
-steps and a learning rate that ends near zero. Both ELBOs are then estimated by stock Pyro with many
-particles. The optimum is the same if they agree within their standard errors. The verdict is that
-of the report of the zoo's fit, without and with NUTS. ``ZOO_POSTERIORDB`` names the data. Prints
-the table and writes ``benchmarks/results/any_model.csv``.
+steps and a learning rate that ends near zero, with three seeds each. All ELBOs are estimated by
+stock Pyro with many particles, and the best of each side is kept: the centred schools have a funnel
+in which some runs end early. The optimum is the same if the two agree within their standard errors.
+The verdict is that of the report of the zoo's best fit, without and with NUTS. ``ZOO_POSTERIORDB``
+names the data. Prints the table and writes ``benchmarks/results/any_model.csv``.
 """
 
 import argparse
@@ -31,6 +32,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 NAMES = ("schools_noncentred", "schools_centred", "sblrc", "nes1980", "kidiq")
 LR = 0.02
 PARTICLES = 4000
+SEEDS = 3
 
 
 def guide_of(posterior: Posterior, args: Any) -> AutoDiagonalNormal:
@@ -49,24 +51,40 @@ def elbo_of(posterior: Posterior, guide: Any, args: Any) -> tuple[float, float]:
     return float(draws.mean()), float(draws.std()) / PARTICLES**0.5
 
 
-def row_of(posterior: Posterior, args: Any, num_steps: int) -> dict[str, Any]:
-    ours = guide_of(posterior, args)
+def zoo_fit(posterior: Posterior, args: Any, num_steps: int, seed: int) -> tuple[Any, Any]:
+    """Fit by the zoo; return the fit, and the ELBO with its error."""
+    guide = guide_of(posterior, args)
     with pyro.settings.context(module_local_params=True):
         fitted = zoo.fit(
-            posterior.model, guide=ours, args=args, num_steps=num_steps, lr=LR, progress_bar=False
+            posterior.model,
+            guide=guide,
+            args=args,
+            num_steps=num_steps,
+            lr=LR,
+            seed=seed,
+            progress_bar=False,
         )
-        mine, error = elbo_of(posterior, ours, args)
+        return fitted, elbo_of(posterior, guide, args)
+
+
+def stock_elbo(posterior: Posterior, args: Any, num_steps: int, seed: int) -> tuple[float, float]:
+    """Fit by `pyro.infer.SVI`; return the ELBO with its error."""
     pyro.clear_param_store()
-    pyro.set_rng_seed(0)
-    theirs = guide_of(posterior, args)
-    # The rate falls by a factor of 100 over the run.
-    decay = 0.01 ** (1 / num_steps)
-    svi = SVI(
-        posterior.model, theirs, pyro.optim.ClippedAdam({"lr": LR, "lrd": decay}), Trace_ELBO()
-    )
+    pyro.set_rng_seed(seed)
+    guide = guide_of(posterior, args)
+    decay = 0.01 ** (1 / num_steps)  # the rate falls by a factor of 100 over the run
+    optimizer = pyro.optim.ClippedAdam({"lr": LR, "lrd": decay})
+    svi = SVI(posterior.model, guide, optimizer, Trace_ELBO())
     for _ in range(num_steps):
         svi.step(*args)
-    stock, stock_error = elbo_of(posterior, theirs, args)
+    return elbo_of(posterior, guide, args)
+
+
+def row_of(posterior: Posterior, args: Any, num_steps: int) -> dict[str, Any]:
+    ours = [zoo_fit(posterior, args, num_steps, seed) for seed in range(SEEDS)]
+    fitted, (mine, error) = max(ours, key=lambda found: found[1][0])
+    theirs = [stock_elbo(posterior, args, num_steps, seed) for seed in range(SEEDS)]
+    stock, stock_error = max(theirs)
     try:
         judged = fitted.verdict(fitted.truth(progress_bar=False)).level
     except ZooError as refusal:
@@ -75,12 +93,15 @@ def row_of(posterior: Posterior, args: Any, num_steps: int) -> dict[str, Any]:
         "posterior": posterior.name,
         "zoo_elbo": mine,
         "zoo_error": error,
+        "zoo_worst": min(elbo for _, (elbo, _) in ours),
         "pyro_elbo": stock,
         "pyro_error": stock_error,
+        "pyro_worst": min(theirs)[0],
         "z": (mine - stock) / (error**2 + stock_error**2) ** 0.5,
         "verdict": fitted.verdict().level,
         "verdict_with_truth": judged,
         "steps": num_steps,
+        "seeds": SEEDS,
         "date": datetime.date.today().isoformat(),
     }
 

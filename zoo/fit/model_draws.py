@@ -8,6 +8,7 @@ from typing import Any
 import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
@@ -16,6 +17,24 @@ from zoo.infer.rng import seeded
 Values = dict[str, Tensor]
 #: A model that is called without arguments.
 Model = Callable[[], Any]
+
+
+class _Unobserved(UnconditionMessenger):
+    """Samples the observed sites, and leaves deterministic ones alone.
+
+    Pyro marks both as observed. Under `poutine.uncondition` a deterministic site inside a plate is
+    sampled once for each element of the plate, so that its value has too many dimensions.
+    """
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not msg["infer"].get("_deterministic"):
+            super()._pyro_sample(msg)
+
+
+def unobserved(model: Model) -> Model:
+    """Return the model with its observed sites sampled."""
+    sampled: Model = _Unobserved()(model)
+    return sampled
 
 
 def trace_of(model: Model, values: Values) -> Any:
@@ -75,7 +94,7 @@ def predictive_of(model: Model, draws: Values, seed: int) -> Values:
     ]
 
     def one(values: Values) -> Values:
-        free = poutine.uncondition(model)
+        free = unobserved(model)
         trace: Any = poutine.trace(poutine.condition(free, data=values)).get_trace()
         nodes = trace.nodes
         return {name: nodes[name]["value"].reshape(-1) for name in observed}
@@ -97,7 +116,7 @@ def prior_of(model: Model, num_samples: int, seed: int) -> tuple[Values, Values]
     ):
         for _ in range(num_samples):
             try:
-                trace: Any = poutine.trace(poutine.uncondition(model)).get_trace()
+                trace: Any = poutine.trace(unobserved(model)).get_trace()
             except NotImplementedError:
                 return None
             sites = {

@@ -2,13 +2,16 @@
 
 import contextlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyro
 import pyro.poutine as poutine
 import torch
 import xarray
+from pyro.infer.inspect import get_dependencies
 from torch import Tensor
+from torch.distributions import TransformedDistribution
 
 from zoo.fit.any_model import PRIOR_STREAM, FittedModel, full_size
 from zoo.fit.model_draws import (
@@ -96,11 +99,7 @@ def _data_parts(fitted: FittedModel, densities: Densities, left_out: list[str]) 
 def _attributes(fitted: FittedModel, left_out: list[str]) -> dict[str, Any]:
     elbo, error = fitted.elbo
     sites = fitted.draws
-    priors = {
-        name: str(node["fn"])
-        for name, node in _training_nodes(fitted).items()
-        if name in sites and node["type"] == "sample"
-    }
+    priors = _priors(fitted)
     metrics = {"elbo": elbo, "elbo_error": error}
     metrics |= {"steps": len(fitted.losses), "seconds": fitted.seconds}
     return common_attributes(fitted.config, sites, priors, metrics) | {
@@ -111,6 +110,48 @@ def _attributes(fitted: FittedModel, left_out: list[str]) -> dict[str, Any]:
         "identified": ", ".join(sites),
         "left_out": json.dumps(left_out),
     }
+
+
+def _priors(fitted: FittedModel) -> dict[str, str]:
+    """Describe the prior of every site: its numbers, or the sites on which they depend."""
+    found: Any = {}
+    try:
+        with pyro.settings.context(module_local_params=True), torch.random.fork_rng():
+            found = get_dependencies(fitted.model)["prior_dependencies"]
+    except (NotImplementedError, RuntimeError, ValueError):  # for example an improper prior
+        pass
+    priors = {}
+    for name, node in _training_nodes(fitted).items():
+        if name in fitted.draws and node["type"] == "sample":
+            parents = [parent for parent in found.get(name, {}) if parent != name]
+            priors[name] = prior_text(node["fn"], parents)
+    return priors
+
+
+def prior_text(prior: Any, parents: Sequence[str] = ()) -> str:
+    """Return the text of a prior, such as ``Normal(loc=0, scale=5)`` or ``Normal given mu, tau``.
+
+    Parameters
+    ----------
+    prior
+        The distribution of a site.
+    parents
+        The sites on which its parameters depend.
+    """
+    while hasattr(prior, "base_dist") and not isinstance(prior, TransformedDistribution):
+        prior = prior.base_dist
+    family = type(prior).__name__
+    if parents:
+        return f"{family} given {', '.join(parents)}"
+    numbers = []
+    for name in prior.arg_constraints:
+        is_own = name in vars(prior) or isinstance(getattr(type(prior), name, None), property)
+        value = getattr(prior, name) if is_own else None
+        if isinstance(value, Tensor) and value.numel():
+            same = bool((value == value.flatten()[0]).all())
+            text = f"{value.flatten()[0].item():.4g}" if same else f"{value.numel()} values"
+            numbers.append(f"{name}={text}")
+    return f"{family}({', '.join(numbers)})"
 
 
 def _training_nodes(fitted: FittedModel) -> dict[str, Any]:
