@@ -34,7 +34,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 @dataclass(frozen=True)
 class Assembly:
-    """A method put together for given data."""
+    """A method with its model and guide for given data."""
 
     entry: Entry
     config: RunConfig
@@ -52,18 +52,8 @@ def assemble(
 ) -> Assembly:
     """Build model and guide, with every default of the configuration filled in.
 
-    Parameters
-    ----------
-    config
-        What to build.
-    schema
-        The shape of the data.
-    num_data
-        Number of training rows: it weighs the likelihood against the prior.
-    net
-        A network object; otherwise the configuration names one.
-    guide
-        A guide object; otherwise the configuration names one.
+    ``num_data`` is the number of training rows: it weighs the likelihood against the prior. ``net``
+    and ``guide`` are objects that the configuration cannot name.
     """
     source = config.guide if guide is None else guide
     if source is None:

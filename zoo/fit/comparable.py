@@ -38,14 +38,7 @@ def held_out_rows(dataset: Dataset) -> tuple[Array, Array]:
 def held_out_log_density(fitted: Fitted, f: Tensor, y: Array) -> Array:
     """Return the log predictive density of rows in the units of the data.
 
-    Parameters
-    ----------
-    fitted
-        The fit.
-    f
-        Outputs of its draws at these rows.
-    y
-        The encoded targets.
+    ``f`` are outputs of the draws of the fit at these rows, and ``y`` the encoded targets.
     """
     likelihoods = fitted.log_likelihood(f, y, fitted.draws.values)
     density: Array = log_predictive_density(likelihoods).cpu().double().numpy()
@@ -55,7 +48,7 @@ def held_out_log_density(fitted: Fitted, f: Tensor, y: Array) -> Array:
 
 
 def outcome_of(fitted: Fitted, dataset: Dataset) -> Outcome:
-    """Return what is kept of a fit when it is held against others."""
+    """Return what is kept of a fit to compare it with others."""
     x, y = training_tensors(fitted.assembly, dataset)
     number = int(np.clip(ELBO_ENTRIES // len(x), MIN_ELBO_DRAWS, MAX_ELBO_DRAWS))
     elbos = elbo_draws(fitted.assembly.model, fitted.assembly.guide, x, y, num_draws=number)

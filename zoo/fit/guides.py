@@ -34,17 +34,9 @@ def check_guide(text: str) -> None:
 
 
 def build_guide(model: BNN, source: GuideSource, init_scale: float) -> Guide:
-    """Return a guide of a network's model, started at the network's current weights.
+    """Return a guide of a network's model, initialised at the network's current weights.
 
-    Parameters
-    ----------
-    model
-        The model.
-    source
-        ``factorised`` follows the priors, ``full_rank`` is one Normal over all sites; the text or
-        the class of an autoguide of Pyro; a guide of the model; or a function that is one.
-    init_scale
-        Standard deviation at the start, in unconstrained space.
+    ``init_scale`` is the initial standard deviation in unconstrained space.
     """
     if source == "factorised":
         return model.method.guide(model, init_scale)

@@ -129,15 +129,7 @@ def _priors(fitted: FittedModel) -> dict[str, str]:
 
 
 def prior_text(prior: Any, parents: Sequence[str] = ()) -> str:
-    """Return the text of a prior, such as ``Normal(loc=0, scale=5)`` or ``Normal given mu, tau``.
-
-    Parameters
-    ----------
-    prior
-        The distribution of a site.
-    parents
-        The sites on which its parameters depend.
-    """
+    """Describe a prior, for example ``Normal(loc=0, scale=5)`` or ``Normal given mu, tau``."""
     while hasattr(prior, "base_dist") and not isinstance(prior, TransformedDistribution):
         prior = prior.base_dist
     family = type(prior).__name__

@@ -1,4 +1,4 @@
-"""What is kept of a fit when it is held against others from other starts."""
+"""What is kept of a fit to compare it with fits from other starts."""
 
 import math
 from collections.abc import Sequence

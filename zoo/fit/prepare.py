@@ -156,12 +156,7 @@ def _split_validation(config: RunConfig, num_rows: int) -> tuple[Tensor, Tensor]
 def run_data(config: RunConfig, dataset: Dataset | None = None) -> tuple[Dataset, Dataset | None]:
     """Return the data of a run, and the training rows that it held out, if any.
 
-    Parameters
-    ----------
-    config
-        The configuration of the run.
-    dataset
-        The data, if the configuration does not name them.
+    ``dataset`` are the data of a configuration that does not name them.
     """
     dataset = dataset or _load_dataset(config)
     train, held_out = _split_validation(config, len(dataset.X_train))

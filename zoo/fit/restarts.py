@@ -1,9 +1,9 @@
 """Further fits of one model from other starting points, and what is kept of each.
 
-A start decides initial weights, batches and noise; data, held-out rows and everything else stay.
-Fits that end with other ELBOs or other predictions tell that the result depends on where training
-began. Each is a task of an executor; of each only a few numbers are kept, and any of them can be
-had as a fit of its own by naming its start.
+A start decides initial weights, batches and noise; the data and the held-out rows stay the same. If
+the fits end with different ELBOs or predictions, the result depends on where training began. Each
+fit is a task of an executor, of which a few numbers are kept; ``--start K`` repeats one of them as
+a separate run.
 """
 
 import importlib
@@ -49,20 +49,9 @@ def run_restarts(
 ) -> tuple[Outcome, ...]:
     """Fit from as many other starts as the configuration asks for.
 
-    With a directory every outcome is written as soon as it is known, and fits that are under way
-    have checkpoints, so that an interrupted run goes on where it was.
-
-    Parameters
-    ----------
-    prepared
-        The run whose model is fitted again.
-    directory
-        Where the run is stored, if it is.
-    executor
-        Where the fits run, as for `zoo.infer.tasks.running.run_tasks`. By default in processes, as
-        many as have the cores they need.
-    progress_bar
-        Whether a bar is shown; by default on a terminal.
+    With a directory every outcome is written as soon as it is known, and running fits have
+    checkpoints, so that an interrupted run continues where it stopped. By default there are as many
+    processes as the cores allow.
     """
     assembly, config = prepared.assembly, prepared.assembly.config
     starts = range(config.start + 1, config.start + config.restarts + 1)
@@ -109,20 +98,8 @@ def fit_start(
 ) -> Outcome:
     """Fit one start and return what is kept of it; a task that can be sent to another process.
 
-    Parameters
-    ----------
-    config
-        The configuration, with its start.
-    dataset
-        The data, those for early stopping among them.
-    net
-        The network, if it is an object.
-    module
-        Where the method registers itself.
-    folder
-        Where checkpoints are written, if it exists on this machine.
-    report
-        Told the number of steps done.
+    ``module`` registers the method, checkpoints are written to ``folder`` if it exists on this
+    machine, and ``report`` is told the number of steps done.
     """
     importlib.import_module(module)
     directory = RunDirectory(folder) if folder is not None and folder.is_dir() else None

@@ -38,16 +38,8 @@ def train(
 ) -> Fitted:
     """Train to the end, with checkpoints if there is a directory, then from other starts.
 
-    Parameters
-    ----------
-    prepared
-        What `begin` or `continued` returned.
-    directory
-        Where checkpoints go; the caller holds its lock.
-    executor
-        Where restarts run, see `zoo.infer.tasks.executor.make_executor`.
-    progress_bar
-        By default one is shown on a terminal.
+    The caller holds the lock of the directory; ``executor`` says where restarts run, see
+    `zoo.infer.tasks.executor.make_executor`.
     """
     config = prepared.assembly.config
     with threads(config.num_threads):

@@ -198,7 +198,7 @@ def read_tree(path: str | Path) -> xarray.DataTree:
 
 
 def _check_rows(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    # Wrong broadcasting gives (draws, draws, rows), which ArviZ accepts without a word.
+    # Wrong broadcasting gives (draws, draws, rows), which ArviZ accepts silently.
     if shape != wanted:
         raise ValueError(f"{name} has shape {shape} instead of (draws, rows) = {wanted}")
 

@@ -103,7 +103,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to this run; a killed process lets go by itself.
+        """Keep other processes from writing to this run; the lock of a killed process is released.
 
         Raises
         ------

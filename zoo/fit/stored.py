@@ -22,17 +22,7 @@ Checkpoint = Callable[[SVI], None]
 def read_fitted(
     path: str | Path, *, net: nn.Module | None = None, guide: GuideSource | None = None
 ) -> Fitted:
-    """Read the posterior of a finished run.
-
-    Parameters
-    ----------
-    path
-        The run directory.
-    net
-        The network, if the run was made with a network object instead of a text.
-    guide
-        The guide, if the run was made with a guide object instead of a text.
-    """
+    """Read the posterior of a finished run; ``net`` and ``guide`` are as for `zoo.load`."""
     directory = RunDirectory(path)
     directory.require_complete()
     config = network_config(directory)

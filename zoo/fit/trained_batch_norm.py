@@ -28,7 +28,7 @@ class RandomNetwork:
     Attributes
     ----------
     model, guide
-        The Pyro model and the law of its sites, for `pyro.infer.Predictive` and the like.
+        The Pyro model and the distribution of its sites, for `pyro.infer.Predictive` and the like.
     seed
         Decides the draws; the same ones every time.
     """
@@ -65,7 +65,7 @@ def stochastic_batch_norm(
 ) -> RandomNetwork:
     """Make the batch statistics of a trained network random; its parameters stay as they are.
 
-    The statistics are observed on mini-batches of the training rows, and drawn from the law with
+    The statistics are observed on mini-batches of the training rows, and drawn from the distribution with
     the same moments in every prediction (see the method ``stochastic_batch_norm``).
 
     Parameters

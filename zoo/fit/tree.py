@@ -128,14 +128,9 @@ def _held_out(fitted: Fitted, dataset: Dataset) -> dict[str, Array]:
 
 
 def structure_edges(net: nn.Module, slots: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    """Return the edges of a network with random structure, and how much weight primitives have.
+    """Return the edges of a network with random structure, and the weights of their primitives.
 
-    Parameters
-    ----------
-    net
-        The network.
-    slots
-        Draws of its slots; without random structure there is nothing to tell.
+    ``slots`` are draws; without random structure there are no edges to show.
     """
     edges: list[dict[str, Any]] = []
     for choice in choices(net):

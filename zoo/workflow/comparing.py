@@ -114,13 +114,7 @@ def _robustness(tree: xarray.DataTree) -> dict[str, float]:
 
 
 def curves_of(*runs: str | Path) -> dict[str, list[Curve]]:
-    """Return scores over the strength of attacks, by run; those without any are left out.
-
-    Parameters
-    ----------
-    *runs
-        Finished run directories, named in the result as by `compare`.
-    """
+    """Return scores over the strength of attacks, by run; runs without any are left out."""
     found = {}
     for name, path in zip(_names(runs), runs, strict=True):
         tree = read_tree(RunDirectory(path).path / store.POSTERIOR)
@@ -176,17 +170,7 @@ def _page(table: pd.DataFrame, curves: Mapping[str, Sequence[Curve]]) -> str:
 def write_comparison(
     table: pd.DataFrame, path: Path, curves: Mapping[str, Sequence[Curve]] | None = None
 ) -> None:
-    """Write a comparison as a page, CSV or JSON, as the ending of the file says.
-
-    Parameters
-    ----------
-    table
-        What `compare` returned.
-    path
-        The file.
-    curves
-        What `curves_of` returned; a page shows them.
-    """
+    """Write a comparison as a page, CSV or JSON, depending on the ending of the file."""
     writers: dict[str, Callable[[], str]] = {
         ".html": lambda: _page(table, curves or {}),
         ".csv": lambda: table.to_csv(),

@@ -90,7 +90,7 @@ def fit_method(
     out
         Directory to write the run to; nothing is written when None.
     truth
-        Also sample the posterior by NUTS and hold the fit against it, for small problems that are
+        Also sample the posterior by NUTS and compare the fit with it, for small problems that are
         written to a directory; a fit in memory has `Fit.truth`.
     robustness
         Also score the fit under noise, attacks and deletion of weights, for the report of a fit

@@ -39,16 +39,7 @@ def model_graph(
 
 
 def write_graph(graph: "graphviz.Digraph", path: Path) -> None:
-    """Write a graph as DOT text, or draw it if the file's ending is that of a picture.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    path
-        Files that end in ``.dot`` or ``.gv`` hold the text; pictures need the program ``dot`` of
-        Graphviz.
-    """
+    """Write a graph as DOT text, or draw it if the file's ending is that of a picture."""
     from graphviz import ExecutableNotFound
 
     ending = path.suffix.lower()

@@ -139,16 +139,9 @@ def write_robustness(
     net: nn.Module | None = None,
     **options: Any,
 ) -> None:
-    """Score a finished run under noise and attacks; its tree holds the curves afterwards.
+    """Score a finished run under noise and attacks; the curves are added to its tree.
 
-    Parameters
-    ----------
-    directory
-        The run.
-    dataset, net
-        The data, if the run was made from arrays, and the network, if it was made with an object.
-    **options
-        As for `zoo.robustness.curves.robustness_of`.
+    Options are as for `zoo.robustness.curves.robustness_of`.
     """
     fitted = read_fitted(directory.path, net=net)
     data, _ = run_data(fitted.config, dataset)

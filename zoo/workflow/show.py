@@ -26,19 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shown:
-    """A method, put together for a network.
-
-    Attributes
-    ----------
-    entry
-        The method.
-    net
-        The text that names the network.
-    model, guide
-        The method with that network, untrained.
-    x
-        Rows that the network takes.
-    """
+    """A method with a network, untrained, and rows that the network takes."""
 
     entry: Entry
     net: str
@@ -88,17 +76,7 @@ def show_method(
     priors: Mapping[str, str] | None = None,
     bayesian: tuple[str, ...] | None = None,
 ) -> Shown:
-    """Put a method together for a network, to look at it.
-
-    Parameters
-    ----------
-    name
-        The method.
-    net, likelihood
-        Text that names them; a network given by sizes decides the number of inputs and outputs.
-    priors, bayesian
-        As for a fit.
-    """
+    """Build a method with a network, to look at it; sizes in the text of the network are used."""
     entry = get(name)
     num_inputs, num_outputs, image_shape = _sizes(net)
     x = torch.zeros(2, *(image_shape or (num_inputs,)))
