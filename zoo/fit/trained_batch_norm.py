@@ -65,8 +65,8 @@ def stochastic_batch_norm(
 ) -> RandomNetwork:
     """Make the batch statistics of a trained network random; its parameters stay as they are.
 
-    The statistics are observed on mini-batches of the training rows, and drawn from the distribution with
-    the same moments in every prediction (see the method ``stochastic_batch_norm``).
+    The statistics are observed on mini-batches of the training rows. Every prediction draws them
+    from the distribution with the same moments (see the method ``stochastic_batch_norm``).
 
     Parameters
     ----------
