@@ -20,7 +20,10 @@ from zoo.workflow.outputs import write_outputs
 
 
 class Fit(Fitted):
-    """A fitted posterior: it predicts, can be judged, compressed and stored."""
+    """A fitted posterior: it predicts, can be judged, compressed and stored.
+
+    A fit that was loaded does not hold its data: pass them as ``dataset`` where they are needed.
+    """
 
     @classmethod
     def of(cls, fitted: Fitted, **changed: Any) -> "Fit":
@@ -31,10 +34,7 @@ class Fit(Fitted):
     def tree(self, dataset: Dataset | None = None) -> xarray.DataTree:
         """Return everything that is known of the fit, in ArviZ's schema.
 
-        Parameters
-        ----------
-        dataset
-            The data of the fit. A fit that was loaded reads the tree that was stored with it.
+        A fit that was loaded reads the tree that was stored with it.
         """
         dataset = dataset or self.dataset
         if dataset is None:
@@ -48,43 +48,24 @@ class Fit(Fitted):
         return save(self, out)
 
     def compress(self, dataset: Dataset | None = None, **options: Any) -> Compression:
-        """Make the network smaller where the posterior says that it can be, and measure it.
+        """Make the network smaller where the posterior allows it, and measure the result.
 
-        Parameters
-        ----------
-        dataset
-            The data of the fit, if it was loaded.
-        **options
-            ``threshold``, ``tolerance`` and ``bits``, as for `zoo.compress.compress_fit`.
+        Options are ``threshold``, ``tolerance`` and ``bits``, as for `zoo.compress.compress_fit`.
         """
         return compress_fit(self, dataset, **options)
 
     def robustness(self, dataset: Dataset | None = None, **options: Any) -> xarray.Dataset:
         """Score the fit under noise on inputs and weights, FGSM, and deletion of weights.
 
-        Parameters
-        ----------
-        dataset
-            The data of the fit, if it was loaded.
-        **options
-            Strengths and more, as for `zoo.robustness.curves.robustness_of`.
+        Options are as for `zoo.robustness.curves.robustness_of`.
         """
         return robustness_of(self, self.data(dataset), **options)
 
     def truth(self, dataset: Dataset | None = None, **options: Any) -> xarray.DataTree:
         """Sample the same model on the same data by NUTS, for small problems.
 
-        Parameters
-        ----------
-        dataset
-            The data of the fit, if it was loaded.
-        **options
-            As for `zoo.truth`.
-
-        Raises
-        ------
-        TruthError
-            If the draws do not meet the criteria of a truth.
+        Options are as for `zoo.truth`. Draws that do not meet the criteria of a truth raise a
+        `TruthError`.
         """
         return truth_of(self, self.data(dataset), **options)[1]
 
