@@ -8,11 +8,10 @@ Model and posterior, for every weight :math:`w_i` of the network :math:`f_w`:
 .. math::
     \mathrm{KL}(q \| p) = \sum_i \tfrac12 (\sigma_i^2 + \mu_i^2 - \log \sigma_i^2 - 1)
 
-Use it as the first thing to try and as the yardstick for the rest. It is exact for the means of a
-linear model, and gives the standard deviations of the best factorised posterior, which are too
-small where weights are correlated. On wide networks a standard normal prior is strong: the
-posterior of many weights stays at the prior, and the fit is smoother than that of the same network
-trained as a point.
+Use it first, and as the baseline for the other methods. It is exact for the means of a linear
+model. Its standard deviations are those of the best factorised posterior, which are too small where
+weights are correlated. On wide networks a standard normal prior is strong: the posterior of many
+weights stays at the prior, and the fit is smoother than a point estimate of the same network.
 
 Reference: Graves (2011), *Practical Variational Inference for Neural Networks*, NIPS.
 """
