@@ -37,9 +37,7 @@ class LaplaceGuide(JointGuide):
         loc = next(iter(self.sites().values())).loc
         # Not persistent: its size depends on the state, see `get_extra_state`.
         self.register_buffer("scale_tril", loc.new_zeros(0, 0), persistent=False)
-        self.register_buffer(
-            "log_evidence", torch.full_like(loc, math.nan, dtype=torch.float64).sum()
-        )
+        self.register_buffer("log_evidence", loc.new_full((), math.nan, dtype=torch.float64))
         self.register_load_state_dict_post_hook(_remember_curvature)
 
     @torch.no_grad()

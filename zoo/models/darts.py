@@ -83,13 +83,11 @@ class Darts(StructurePrior):
     priors={"*.structure": "Darts(scale=1)"},
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.0, init_scale=0.05),
     reference="Liu, Simonyan and Yang (2019), DARTS: Differentiable Architecture Search",
-    exactness="mean_field",
-    analytic_kl=True,
     expected_failures={
         "reaches_its_own_optimum": ExpectedFailure(
             "can be raised by",
             "weights and structure are fitted to different rows, so there is no common objective",
-        ),
+        )
     },
 )
 class DartsMethod(StructureMethod):

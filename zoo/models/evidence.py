@@ -59,15 +59,13 @@ LINEAR_TOLERANCE = 1e-3
     linear=True,
     reference="MacKay (1992), Bayesian Interpolation",
     exactness="exact",
-    analytic_kl=True,
     expected_failures={
         "seed_reproduces": ExpectedFailure(
             "runs with different seeds are the same",
             "the posterior is exact: another seed does not change it",
         ),
         "beats_the_prior": ExpectedFailure(
-            "log density per row",
-            "the posterior is exact however few steps are asked for",
+            "log density per row", "the posterior is exact however few steps are requested"
         ),
     },
 )

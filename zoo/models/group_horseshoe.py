@@ -129,8 +129,6 @@ class GroupHorseshoe(GroupScales):
     # begins as a deterministic network and the KL is phased in.
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.011),
     reference="Louizos, Ullrich and Welling (2017), Bayesian Compression for Deep Learning",
-    exactness="mean_field",
-    analytic_kl=True,
     compresses=True,
 )
 class GroupHorseshoeMethod(Method):

@@ -279,7 +279,6 @@ class StructureMethod(Method):
     priors={"*": "Normal(0, 1)", "*.structure": "GumbelSoftmaxStructure(temperature=0.5)"},
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.05),
     reference="Bakhteev and Strijov (2021), Selection of a deep learning model structure",
-    exactness="mean_field",
     small_problem={
         "data": "diabetes",
         "net": {

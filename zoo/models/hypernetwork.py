@@ -94,14 +94,13 @@ class HypernetworkNetwork(BNN):
     reference="Grebenkova, Bakhteev and Strijov (2021), Variational Deep Learning Model "
     "Optimization with Complexity Control",
     exactness="mean_only",
-    analytic_kl=True,
     compresses=True,
     expected_failures={
         "recovers_linear_regression": ExpectedFailure(
             "means within",
             "posteriors between two knots are interpolated: even after convergence means are 2% "
             "off at the weight one",
-        ),
+        )
     },
 )
 class HypernetworkMethod(Method):

@@ -50,13 +50,7 @@ from guides.base import Guide
 from guides.laplace import LaplaceGuide
 from guides.mean_field import MeanField
 from zoo.errors import ConfigError
-from zoo.infer.curvature import (
-    along,
-    gauss_newton,
-    log_joint,
-    prior_curvature,
-    require_independent,
-)
+from zoo.infer.curvature import along, gauss_newton, log_joint, prior_curvature, require_independent
 from zoo.infer.normalisation import tracked_layers
 from zoo.models.mean_field import MeanFieldNetwork
 from zoo.network.bnn import BNN
@@ -127,7 +121,6 @@ class LaplaceNetwork(MeanFieldNetwork):
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.0, init_scale=1e-3),
     reference="MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks",
     exactness="exact",
-    analytic_kl=True,
 )
 class LaplaceMethod(Method):
     """Standard normal priors on weights and biases; a point, then the curvature around it."""

@@ -44,8 +44,6 @@ class MeanFieldNetwork(BNN):
     priors={"*": "Normal(0, 1)"},
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.05),
     reference="Graves (2011), Practical Variational Inference for Neural Networks",
-    exactness="mean_field",
-    analytic_kl=True,
 )
 class MeanFieldMethod(Method):
     """Standard normal priors on every weight and bias; the guide is `guides.mean_field`."""

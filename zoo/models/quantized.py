@@ -197,8 +197,6 @@ class Quantized(SlotPrior):
         init_scale=0.0183,
     ),
     reference="Achterhold, Köhler, Schmeink and Genewein (2018), Variational Network Quantization",
-    exactness="mean_field",
-    analytic_kl=True,
     expected_failures={
         "reaches_its_own_optimum": ExpectedFailure(
             "can be raised by",

@@ -115,7 +115,7 @@ class StructuredBP(SlotPrior):
         return torch.Size([1]) if self.group == "layer" else self.slot.shape
 
     def model(self) -> Tensor:
-        r"""Sample the multipliers :math:`\theta_i` of a layer's inputs (`zoo.network.activations`)."""
+        r"""Sample the multipliers :math:`\theta_i`, which `zoo.network.activations` applies."""
         prior = TruncatedLogUniform(self.number(self.low), self.number(self.high))
         theta: Tensor = pyro.sample(self.slot.name, prior.expand(self.shape).to_event(1))
         return theta
@@ -148,8 +148,6 @@ class StructuredBP(SlotPrior):
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.0067),
     reference="Neklyudov, Molchanov, Ashukha and Vetrov (2017), Structured Bayesian Pruning via "
     "Log-Normal Multiplicative Noise",
-    exactness="mean_field",
-    analytic_kl=True,
     compresses=True,
 )
 class StructuredBPMethod(Method):

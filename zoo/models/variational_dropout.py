@@ -120,10 +120,8 @@ def _variance(p: float) -> float:
     recipe=Recipe(num_steps=3000, batch_size=128, lr=3e-3, kl_warmup=0.0),
     reference="Kingma, Salimans and Welling (2015), Variational Dropout and the Local "
     "Reparameterization Trick",
-    exactness="mean_field",
     # NUTS needs a proper prior: between e^-8 and e^2 this one is log-uniform as well.
     small_problem=SMALL_PROBLEM | {"priors": {"*.input": "SmoothLogUniform(-8, 2)"}},
-    analytic_kl=True,
     expected_failures={
         "kl_is_exact": ExpectedFailure(
             "KL in the loss / exact KL",
