@@ -65,7 +65,8 @@ class LaplaceGuide(JointGuide):
         else:
             tril = _covariance_tril(precision)
             scale, log_volume = tril.square().sum(1).sqrt(), tril.diagonal().log().sum()
-            self.set_extra_state(tril)
+            self.scale_tril = tril.to(self.scale_tril)
+            self.is_joint = True
         self.set_marginal_scales(scale)
         self.log_evidence.copy_(log_joint + 0.5 * size * math.log(2 * math.pi) + log_volume)
         self.has_curvature = True

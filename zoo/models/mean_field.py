@@ -26,10 +26,10 @@ from zoo.registry import Recipe, register
 
 
 class MeanFieldNetwork(BNN):
-    """A network with independent weights."""
+    """A network with independent weights, also the model of `laplace`, `swag` and `evidence`."""
 
     def sample_slots(self) -> dict[str, Tensor]:
-        """Draw every weight from its own prior, or from a model of several sites swapped in."""
+        """Sample every weight from its prior; a prior of several sites runs its own model."""
         weights = {}
         for name in self.slots:
             prior = self.prior(name)

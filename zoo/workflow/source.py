@@ -50,11 +50,13 @@ def sample_code(source: str) -> str:
 
 
 def _samples(node: ast.stmt) -> bool:
-    """Whether a class or function contains a call of `pyro.sample`, however deep inside."""
+    """Whether a class or function calls `pyro.sample` anywhere inside, or is a guide."""
     if not isinstance(node, ast.ClassDef | ast.FunctionDef):
         return False
-    calls = (child.func for child in ast.walk(node) if isinstance(child, ast.Call))
-    return any(ast.unparse(function) == "pyro.sample" for function in calls)
+    inside = list(ast.walk(node))
+    calls = {ast.unparse(child.func) for child in inside if isinstance(child, ast.Call)}
+    methods = {(f.name, len(f.args.args)) for f in inside if isinstance(f, ast.FunctionDef)}
+    return "pyro.sample" in calls or ("guide", 1) in methods
 
 
 def _segment(source: str, node: ast.stmt) -> str:
