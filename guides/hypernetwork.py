@@ -48,19 +48,13 @@ class Complexity(nn.Module):
     Model and guide sample :math:`e` from the same distribution, so it adds nothing to the
     divergence. It is sampled in training mode; before ``train`` and after ``eval`` the weight is
     the chosen one.
-
-    Parameters
-    ----------
-    lowest, highest
-        The range of weights.
     """
 
     zero: Tensor
     chosen: Tensor
 
-    def __init__(self, lowest: float = LOWEST, highest: float = HIGHEST) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.lowest, self.highest = lowest, highest
         self.register_buffer("zero", torch.zeros(()), persistent=False)
         self.register_buffer("chosen", torch.zeros(()))
         self.choose(ELBO_WEIGHT)
@@ -68,13 +62,12 @@ class Complexity(nn.Module):
 
     def choose(self, weight: float) -> None:
         """Set the weight that is used outside of training."""
-        if not self.lowest <= weight <= self.highest:
+        if not LOWEST <= weight <= HIGHEST:
             raise ValueError(
-                f"the weight of the complexity must be between {self.lowest:g} and "
-                f"{self.highest:g}, the range of the training. Got {weight:g}"
+                f"the weight of the complexity must be between {LOWEST:g} and {HIGHEST:g}, "
+                f"the range of the training. Got {weight:g}"
             )
-        position = math.log(weight / self.lowest) / math.log(self.highest / self.lowest)
-        self.chosen.fill_(position)
+        self.chosen.fill_(math.log(weight / LOWEST) / math.log(HIGHEST / LOWEST))
 
     def position(self) -> Tensor:
         """Return the position of the weight in its range, from zero to one: a sample in training.
@@ -88,7 +81,7 @@ class Complexity(nn.Module):
 
     def weight(self, position: Tensor) -> Tensor:
         """Return the weight of the divergence at a position in its range."""
-        return self.lowest * (position * math.log(self.highest / self.lowest)).exp()
+        return LOWEST * (position * math.log(HIGHEST / LOWEST)).exp()
 
     def weighted(self, position: Tensor) -> contextlib.AbstractContextManager[object]:
         """Scale sample statements by the weight at a position, but only in training."""

@@ -106,8 +106,8 @@ class DartsMethod(StructureMethod):
         return False
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
-        """Refuse: a point has no correlations."""
+        """Reject: a point has no correlations."""
         raise ConfigError(
-            "the method 'darts' fits points and takes no guide 'full_rank'. Use "
+            "the method 'darts' fits points and supports no guide 'full_rank'. Use "
             "gumbel_softmax_structure for a posterior."
         )

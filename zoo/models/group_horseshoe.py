@@ -56,7 +56,7 @@ class GroupOptions(Options):
         le=1e6,
         description="Bound of the posterior sds of the standardised weights. The publication sets "
         "0.2 for the first layer of dense networks; without a bound more weights are pruned, "
-        "and the wrong ones.",
+        "including relevant ones.",
     )
 
 

@@ -78,7 +78,7 @@ class StructurePrior(SlotPrior, registered=False):
 
     @classmethod
     def check(cls, parameters: Mapping[str, Any]) -> None:
-        """Refuse favours that are not positive."""
+        """Reject favours that are not positive."""
         if any(value <= 0 for value in parameters["s"]):
             raise PriorError(
                 f"{cls.__name__} needs positive numbers as s. Got {list(parameters['s'])}."

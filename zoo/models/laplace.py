@@ -158,18 +158,13 @@ class LaplaceMethod(Method):
                 f"{MAX_FULL_RANK} unknowns are accepted."
             )
 
-    def is_diagonal(self, size: int) -> bool:
-        """Return whether the curvature of ``size`` unknowns is diagonal."""
-        if self.settings.curvature == "auto":
-            return size > MAX_JOINT
-        return bool(self.settings.curvature == "diagonal")
-
     def after_training(self, model: BNN, guide: Guide, rows: TrainingRows) -> None:
         """Set the curvature of the guide, and the network's parameters to the mode."""
         if not isinstance(guide, LaplaceGuide):
             return
         require_independent(model)
-        diagonal = self.is_diagonal(guide.mode.numel())
+        curvature, size = self.settings.curvature, guide.mode.numel()
+        diagonal = curvature == "diagonal" or (curvature == "auto" and size > MAX_JOINT)
         precision = gauss_newton(model, guide, rows.x, diagonal=diagonal)
         (precision if diagonal else precision.diagonal()).add_(prior_curvature(model, guide))
         try:

@@ -177,6 +177,6 @@ class SpikeAndSlabMethod(Method):
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
         """Reject: a Normal never draws a weight that is exactly zero."""
         raise ConfigError(
-            "the method 'spike_and_slab' takes no guide 'full_rank': its weights are zero with "
+            "the method 'spike_and_slab' supports no guide 'full_rank': its weights are zero with "
             "some probability. Use the prior RelaxedSpikeAndSlab() with the method mean_field."
         )

@@ -82,8 +82,8 @@ class SwagMethod(Method):
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
         """Reject: the snapshots determine the correlations."""
         raise ConfigError(
-            "the method 'swag' takes no guide 'full_rank': its posterior is made from snapshots. "
-            "Use --option rank=40 for more correlations, or the method mean_field."
+            "the method 'swag' supports no guide 'full_rank': its posterior is made from "
+            "snapshots. Use --option rank=40 for more correlations, or the method mean_field."
         )
 
     def check(self, model: BNN, x: Tensor) -> None:
