@@ -9,7 +9,7 @@ training rows fits the weights of the network, the other half the scores :math:`
 
 Every step updates both, each by the gradient on its own rows with the other held fixed (the
 first-order variant). The penalty is the weight decay of the publication, read as a prior
-:math:`\alpha_k \sim N(0, \tau^2)`. With favours :math:`s_k` or a penalty on the number of
+:math:`\alpha_k \sim N(0, \tau^2)`. With preferences :math:`s_k` or a penalty on the number of
 parameters :math:`n_k` the prior mean is :math:`\log s_k - \lambda_n n_k`. ``--prior
 '*.structure=Darts(scale=3)'`` weakens the penalty.
 
@@ -66,7 +66,7 @@ class Darts(StructurePrior):
 
     def setup(self) -> None:
         """Set the prior means of the scores."""
-        self.register_buffer("loc", self.log_favours(), persistent=False)
+        self.register_buffer("loc", self.log_preferences(), persistent=False)
 
     def model(self) -> Tensor:
         """Sample the scores; the network mixes primitives by their softmax."""

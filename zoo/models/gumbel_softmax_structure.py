@@ -2,7 +2,7 @@ r"""Structure as a random variable: which primitive functions a network is made 
 
 A network is a graph whose edges mix primitives, :math:`f_k = \sum_{j} \sum_l \gamma^{jk}_l
 g^{jk}_l(f_j)` (see `zoo.network.nets.graph`). The weights of the network and the weights of its
-primitives have a joint posterior:
+primitives are both random:
 
 .. math::
     w_i \sim N(0, 1), \quad \gamma^{jk} \sim GS(s, \lambda), \qquad
@@ -67,7 +67,7 @@ Space = Literal["simplex", "cube"]
 
 
 class StructurePrior(SlotPrior, registered=False):
-    """Base of the priors of structure: how much each primitive is favoured."""
+    """Base of the priors of structure, with a preference for each primitive."""
 
     of_structure: ClassVar[bool] = True
     support: ClassVar[constraints.Constraint] = constraints.unit_interval
@@ -78,13 +78,13 @@ class StructurePrior(SlotPrior, registered=False):
 
     @classmethod
     def check(cls, parameters: Mapping[str, Any]) -> None:
-        """Reject favours that are not positive."""
+        """Reject preferences that are not positive."""
         if any(value <= 0 for value in parameters["s"]):
             raise PriorError(
                 f"{cls.__name__} needs positive numbers as s. Got {list(parameters['s'])}."
             )
 
-    def log_favours(self) -> Tensor:
+    def log_preferences(self) -> Tensor:
         r"""Return :math:`\log s_k - \lambda_n n_k` for every primitive of the slot."""
         size = self.slot.shape[0]
         if self.s and len(self.s) != size:
@@ -92,9 +92,9 @@ class StructurePrior(SlotPrior, registered=False):
                 f"{type(self).__name__} has {len(self.s)} numbers in s, but {self.slot.name!r} "
                 f"mixes {size} primitives. Give as many, or none for equal ones."
             )
-        favours = constant(self.s or (1.0,) * size, self.slot.value).log()
+        preferences = constant(self.s or (1.0,) * size, self.slot.value).log()
         sizes = self.slot.value.new_tensor(self.slot.sizes or (0.0,) * size)
-        return favours - self.penalty * sizes
+        return preferences - self.penalty * sizes
 
     def simplices(self, values: Tensor, others: float) -> Tensor:
         """Return one row per simplex; a cube is a product of simplices with two corners."""
@@ -133,9 +133,9 @@ class GumbelSoftmaxStructure(StructurePrior):
         :math:`\lambda` of the prior. At low temperatures one primitive has almost all the weight,
         at high ones all have the same.
     s
-        How much each primitive is favoured; equal by default.
+        Prior preference for each primitive; equal by default.
     penalty
-        :math:`\lambda_n`: the favour of a primitive with :math:`n` parameters is multiplied by
+        :math:`\lambda_n`: the preference for a primitive with :math:`n` parameters is multiplied by
         :math:`\exp(-\lambda_n n)`, so that larger networks are less probable. With ``vertices`` the
         divergence then contains :math:`\lambda_n` times the expected number of parameters. In the
         interior its gradient is bounded, and large penalties take many steps to act.
@@ -164,7 +164,7 @@ class GumbelSoftmaxStructure(StructurePrior):
 
     def setup(self) -> None:
         """Make buffers of logits and temperature, which an upper level may change."""
-        logits = self.simplices(self.log_favours(), 0.0)
+        logits = self.simplices(self.log_preferences(), 0.0)
         temperature = self.slot.value.new_full(logits.shape[:-1], self.temperature)
         self.register_buffer("logits", logits, persistent=False)
         self.register_buffer("prior_temperature", temperature, persistent=False)
@@ -240,8 +240,8 @@ class DirichletStructure(StructurePrior):
     def setup(self) -> None:
         """Make a buffer of the concentrations."""
         tiny = torch.finfo(self.slot.value.dtype).tiny
-        favours = self.log_favours().exp().clamp(min=tiny)
-        concentration = self.temperature * self.simplices(favours, 1.0)
+        preferences = self.log_preferences().exp().clamp(min=tiny)
+        concentration = self.temperature * self.simplices(preferences, 1.0)
         self.register_buffer("concentration", concentration, persistent=False)
 
     def model(self) -> Tensor:
