@@ -1,4 +1,7 @@
-"""DARTS: the scores of primitives as a point."""
+"""DARTS: point estimates of the scores of primitives.
+
+Liu, Simonyan and Yang (2019), *DARTS: Differentiable Architecture Search*.
+"""
 
 from typing import Any
 
@@ -19,24 +22,18 @@ class Scores(nn.Module):
         self.register_load_state_dict_pre_hook(_without_scale)
 
 
-def _without_scale(point: Point, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Read a state of earlier versions, in which points had a small standard deviation."""
+def _without_scale(scores: Scores, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Read a state of earlier versions, where points had a small standard deviation."""
     state.pop(f"{prefix}log_scale", None)
 
 
 class DartsGuide(SlotGuide):
-    r"""Scores of primitives that are a point, :math:`q(\alpha) = \delta(\alpha - \hat\alpha)`.
+    r"""Point estimate of the scores, :math:`q(\alpha) = \delta(\alpha - \hat\alpha)`.
 
     Parameters
     ----------
-    slot
-        Name of the structure; its site is ``{slot}_logits``.
-    init
-        Where the scores start.
-
-    References
-    ----------
-    Liu, Simonyan and Yang (2019), *DARTS: Differentiable Architecture Search*.
+    slot, init
+        Name of the structure, whose site is ``{slot}_logits``, and initial scores.
     """
 
     def __init__(self, slot: str, init: Tensor) -> None:
@@ -44,7 +41,7 @@ class DartsGuide(SlotGuide):
         self.logits = Scores(init)
 
     def guide(self) -> None:
-        """Sample the scores: always the same point."""
+        """Sample the scores, which are always the same point."""
         pyro.sample(self.site("logits"), Point(self.logits.loc, event_dim=1))
 
     def probabilities(self) -> Tensor:

@@ -1,4 +1,7 @@
-"""Empirical Bayes: weights as multiples of their own standard deviation."""
+"""Empirical Bayes: every mean is a multiple of its standard deviation.
+
+Kharitonov, Molchanov and Vetrov (2018), *Variational Dropout via Empirical Bayes*.
+"""
 
 from typing import Any
 
@@ -13,7 +16,11 @@ from guides.sparse_vd import SparseVDGuide
 
 
 class Ratio(LocScale):
-    """Parameters of one site: standard deviation softplus(rho), mean gamma times that."""
+    r"""Parameters of one site: :math:`\sigma = \log(1 + e^\rho)` and :math:`\mu = \gamma\sigma`.
+
+    In them the divergence from the fitted prior, :math:`\frac12 \log(1 + \gamma^2)`, has no
+    quotient.
+    """
 
     def __init__(self, loc: Tensor, init_scale: float) -> None:
         nn.Module.__init__(self)
@@ -34,33 +41,23 @@ class Ratio(LocScale):
     @property
     def loc(self) -> Tensor:  # type: ignore[override]
         """Mean."""
-        return self.gamma * softplus(self.rho)
+        return self.gamma * self.scale
 
     @property
     def log_scale(self) -> Tensor:  # type: ignore[override]
         """Log standard deviation."""
-        return softplus(self.rho).log()
+        return self.scale.log()
 
 
 class EmpiricalBayesGuide(SparseVDGuide):
     r"""Posterior of one weight tensor whose prior variances are fitted to it.
 
-    .. math::
-        q(w_k) = N(\mu_k, \sigma_k^2), \quad \sigma_k = \log(1 + e^{\rho_k}), \quad
-        \mu_k = \gamma_k \sigma_k
-
-    The divergence from the fitted prior, :math:`\frac12 \log(1 + \gamma_k^2)`, has no quotient in
-    these parameters. Weights are pruned as in sparse variational dropout, with :math:`\alpha_k =
-    \gamma_k^{-2}`.
+    Weights are pruned as in sparse variational dropout, with :math:`\alpha_k = \gamma_k^{-2}`.
 
     Parameters
     ----------
     slot, init, init_scale
         As for `SparseVDGuide`.
-
-    References
-    ----------
-    Kharitonov, Molchanov and Vetrov (2018), *Variational Dropout via Empirical Bayes*.
     """
 
     def __init__(self, slot: str, init: Tensor, *, init_scale: float = 0.01) -> None:

@@ -1,4 +1,7 @@
-"""Graves: Gaussian weights, judged by the density of their posterior at zero."""
+"""Graves: Gaussian weights, pruned by the posterior density at zero.
+
+Graves (2011), *Practical Variational Inference for Neural Networks*.
+"""
 
 from typing import ClassVar
 
@@ -19,32 +22,17 @@ def graves_relevance(loc: Tensor, scale: Tensor) -> Tensor:
     ----------
     loc, scale
         Means μ and standard deviations σ of a normal guide.
-
-    References
-    ----------
-    Graves (2011), *Practical Variational Inference for Neural Networks*.
     """
     return torch.exp(-0.5 * (loc / scale).square())
 
 
 class GravesGuide(Elementwise):
-    r"""Posterior of one weight tensor whose elements share one fitted normal prior.
-
-    .. math:: q(w_i) = N(\mu_i, \sigma_i^2), \quad
-        \lambda_i = \frac{q(0)}{q(\mu_i)} = e^{-\mu_i^2 / 2\sigma_i^2}
+    r"""Posterior of one weight tensor, :math:`q(w_i) = N(\mu_i, \sigma_i^2)`.
 
     Parameters
     ----------
-    slot
-        Name of the weight tensor.
-    init
-        Where the means start.
-    init_scale
-        Standard deviations at the start.
-
-    References
-    ----------
-    Graves (2011), *Practical Variational Inference for Neural Networks*.
+    slot, init, init_scale
+        Name of the weight tensor, initial means and initial standard deviation.
     """
 
     #: Weights with a larger relative density at zero are pruned: a mean below 0.61 sds.
@@ -59,6 +47,6 @@ class GravesGuide(Elementwise):
         pyro.sample(self.slot, self.w.normal())
 
     def group_scores(self) -> Tensor:
-        r"""Return :math:`\lambda` of every weight, flat: one for noise, zero for signal."""
+        r"""Return :math:`\lambda` of every weight, flat: near one for noise, zero for signal."""
         loc, variance = self.weight_moments()
         return graves_relevance(loc, variance.sqrt()).flatten()

@@ -1,4 +1,7 @@
-"""Group horseshoe: log-normal scales and Gaussian standardised weights."""
+"""Group horseshoe: log-normal scales and Gaussian standardised weights.
+
+Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*.
+"""
 
 import math
 from functools import reduce
@@ -15,33 +18,19 @@ from guides.slot import LocScale, SlotGuide
 class GroupHorseshoeGuide(SlotGuide):
     r"""Posterior of one weight tensor under a group horseshoe prior.
 
-    .. math::
-        q(s_a) = \mathrm{LN}(\mu_{s_a}, \sigma_{s_a}^2), \quad
-        q(\tilde\alpha_i) = \mathrm{LN}(\mu_{\tilde\alpha_i}, \sigma_{\tilde\alpha_i}^2), \quad
-        q(\tilde w_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)
-
-    and likewise for :math:`s_b` and :math:`\tilde\beta_i`. The log of a group's scale, :math:`z_i =
-    \sqrt{s_a s_b \tilde\alpha_i \tilde\beta_i}`, is then Gaussian with mean :math:`m_i = \frac12
-    \sum \mu` and variance :math:`v_i = \frac14 \sum \sigma^2` over the four scales. Global scales
-    start at :math:`\mu_{s_a} = 2\log\tau_0` and :math:`\mu_{s_b} = -2\log\tau_0`, so that
-    :math:`z_i = 1` at the start and the ELBO is meaningful from the first step.
+    The log of a group's scale, :math:`z_i = \sqrt{s_a s_b \tilde\alpha_i \tilde\beta_i}`, is
+    Gaussian with mean :math:`m_i = \frac12 \sum \mu` and variance :math:`v_i = \frac14 \sum
+    \sigma^2` over the four scales. Initially :math:`\mu_{s_a} = 2\log\tau_0` and :math:`\mu_{s_b} =
+    -2\log\tau_0`, so that :math:`z_i = 1` and the ELBO is meaningful from the first step.
 
     Parameters
     ----------
-    slot
-        Name of the weight tensor.
-    init
-        Where the standardised weights start.
+    slot, init, init_scale
+        Name of the weight tensor, initial standardised weights and initial standard deviation.
     global_scale
         :math:`\tau_0` of the prior.
     group_shape
-        Shape of one scale per group, broadcastable against the weights.
-    init_scale
-        Standard deviations at the start.
-
-    References
-    ----------
-    Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*.
+        Shape of one scale per group, broadcastable with the weights.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Group normal-Jeffreys: Gaussian group scales and Gaussian standardised weights."""
+"""Group normal-Jeffreys: Gaussian group scales and Gaussian standardised weights.
+
+Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*.
+"""
 
 import pyro
 import torch
@@ -11,28 +14,16 @@ from guides.slot import LocScale, SlotGuide
 class GroupNormalJeffreysGuide(SlotGuide):
     r"""Posterior of one weight tensor under a group normal-Jeffreys prior.
 
-    .. math::
-        q(z_i) = N(\mu_{z_i}, \sigma_{z_i}^2), \quad
-        q(\tilde w_{ij}) = N(\mu_{ij}, \sigma_{ij}^2), \quad w_{ij} = z_i \tilde w_{ij}
-
-    which is :math:`q(w_{ij} \mid z_i) = N(z_i \mu_{ij}, z_i^2 \sigma_{ij}^2)`. Means and log
-    standard deviations of the scales are the parameters, not :math:`\alpha_i = \sigma_{z_i}^2 /
-    \mu_{z_i}^2`, whose gradient is noise for groups that are switched off. Scales start at one.
+    The parameters are means and log standard deviations of the scales, initially around one, rather
+    than :math:`\alpha_i = \sigma_{z_i}^2 / \mu_{z_i}^2`, whose gradient is noise for groups that
+    are switched off.
 
     Parameters
     ----------
-    slot
-        Name of the weight tensor.
-    init
-        Where the standardised weights start.
+    slot, init, init_scale
+        Name of the weight tensor, initial standardised weights and initial standard deviation.
     group_shape
-        Shape of one scale per group, broadcastable against the weights.
-    init_scale
-        Standard deviations at the start.
-
-    References
-    ----------
-    Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*.
+        Shape of one scale per group, broadcastable with the weights.
     """
 
     def __init__(

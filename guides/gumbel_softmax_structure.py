@@ -1,4 +1,9 @@
-"""Posteriors of the structure of a network: weights of primitives on simplices or in a cube."""
+r"""Posteriors of the structure of a network: weights of primitives on simplices or in a cube.
+
+The sites are the coordinates :math:`u_l = \log(\gamma_l / \gamma_K)` of one or several simplices.
+
+Bakhteev and Strijov (2021), *Selection of a deep learning model structure*.
+"""
 
 import math
 from typing import Literal
@@ -14,16 +19,10 @@ Schedule = Literal["trained", "constant", "linear", "geometric"]
 
 
 def temperature_at(schedule: str, start: float, end: float, progress: float) -> float:
-    """Return the temperature after a fraction of the training.
+    """Return the temperature after a fraction ``progress`` of the training.
 
-    Parameters
-    ----------
-    schedule
-        ``linear`` or ``geometric``: from ``start`` to ``end``; any other stays at ``start``.
-    start, end
-        The temperatures.
-    progress
-        Between zero and one.
+    A ``linear`` or ``geometric`` schedule goes from ``start`` to ``end``; any other stays at
+    ``start``.
     """
     if schedule == "linear":
         return start + (end - start) * progress
@@ -33,30 +32,18 @@ def temperature_at(schedule: str, start: float, end: float, progress: float) -> 
 
 
 class GumbelSoftmaxStructureGuide(SlotGuide):
-    r"""Gumbel-Softmax posterior of the structure of one mixture.
-
-    .. math:: q(\gamma) = GS(s_q, \theta)
-
-    The site is :math:`u_l = \log(\gamma_l / \gamma_K)`, the coordinates of one simplex, or of
-    several.
+    r"""Gumbel-Softmax posterior of one structure, :math:`q(\gamma) = GS(s_q, \theta)`.
 
     Parameters
     ----------
-    slot
-        Name of the structure.
-    init
-        Logits of the prior, with one row per simplex; the posterior starts without a favourite.
+    slot, init
+        Name of the structure, and logits of the prior with one row per simplex. Logits of the
+        posterior are initially zero.
     corners
         Whether draws are corners of the simplex, see `guides.simplex.Corner`.
-    schedule
-        ``trained``: the temperature is a parameter of the posterior. Otherwise it follows the
-        training, see `temperature_at`.
-    start, end
-        Temperatures at the start and at the end.
-
-    References
-    ----------
-    Bakhteev and Strijov (2021), structure selection with a generalised variational objective.
+    schedule, start, end
+        ``trained``: the temperature is a parameter of the posterior, initially ``start``. Otherwise
+        it is that of `temperature_at`.
     """
 
     def __init__(
@@ -80,23 +67,23 @@ class GumbelSoftmaxStructureGuide(SlotGuide):
         pyro.sample(self.site("logits"), gamma.to_event(len(gamma.batch_shape)))
 
     def distribution(self) -> GumbelSoftmax:
-        """Return the current posterior, one simplex for each element of a batch."""
+        """Return the current posterior, with one batch element per simplex."""
         temperature = self.logits.log_temperature.exp()
         return self.family(temperature, self.logits.logits, validate_args=False)
 
     def probabilities(self) -> Tensor:
-        """Return how probable each primitive is, in a cube one number pair each."""
+        """Return the probability of each primitive; in a cube, a pair for each."""
         return self.distribution().probabilities.detach()
 
     def advance(self, progress: float) -> None:
-        """Let the temperature follow the training."""
+        """Follow the schedule of the temperature."""
         if self.schedule != "trained":
             value = temperature_at(self.schedule, self.start, self.end, progress)
             self.logits.log_temperature.fill_(math.log(value))
 
 
 class _Logits(nn.Module):
-    """Logits of the primitives, all zero at the start, and a temperature for each simplex."""
+    """Logits of the primitives, initially zero, and a temperature for each simplex."""
 
     log_temperature: Tensor
 
@@ -111,16 +98,12 @@ class _Logits(nn.Module):
 
 
 class DirichletStructureGuide(SlotGuide):
-    r"""Dirichlet posterior of the structure of one mixture.
-
-    Its divergence from a Dirichlet prior has a closed form.
+    """Dirichlet posterior of the structure of one mixture, initially uniform.
 
     Parameters
     ----------
-    slot
-        Name of the structure.
-    init
-        Concentrations of the prior, with one row per simplex; the posterior starts uniform.
+    slot, init
+        Name of the structure, and concentrations of the prior with one row per simplex.
     """
 
     def __init__(self, slot: str, init: Tensor) -> None:
@@ -138,7 +121,7 @@ class DirichletStructureGuide(SlotGuide):
 
 
 class _Concentration(nn.Module):
-    """Log concentrations, all zero at the start."""
+    """Log concentrations, initially zero."""
 
     def __init__(self, like: Tensor) -> None:
         super().__init__()

@@ -1,4 +1,8 @@
-"""A posterior for every weight of the complexity: its parameters are functions of that weight."""
+"""A posterior for every weight of the complexity: its parameters are functions of that weight.
+
+Grebenkova, Bakhteev and Strijov (2021), *Variational Deep Learning Model Optimization with
+Complexity Control*.
+"""
 
 import contextlib
 import copy
@@ -15,21 +19,19 @@ from torch.distributions.kl import register_kl
 
 from guides.base import Composite, Guide, module_key
 
-#: Range of the weights, and the one that makes the objective the evidence lower bound.
+#: Range of the weights, and the weight for which the objective is the ELBO.
 LOWEST, HIGHEST = 1e-3, 1e2
 ELBO_WEIGHT = 1.0
-
-
 #: Site of the weight's position in its range.
 SITE = "complexity"
 
 
 class Position(Uniform):
-    """The uniform distribution of the position, the same in model and guide."""
+    """The uniform distribution of the position, equal in model and guide."""
 
 
 def _no_divergence(q: Position, p: Position) -> Tensor:
-    """Return zero; torch compares the bounds, and a step with a comparison cannot be recorded."""
+    """Return zero. torch would compare the bounds, and such a step cannot be recorded."""
     return torch.zeros_like(q.low)
 
 
@@ -44,38 +46,31 @@ class Complexity(nn.Module):
         \qquad e \sim U(0, 1)
 
     Model and guide sample :math:`e` from the same distribution, so it adds nothing to the
-    divergence. It is sampled once ``train`` is called, as a training loop does; before that, and
-    after ``eval``, the weight is the chosen one.
-
-    Parameters
-    ----------
-    lowest, highest
-        The range of weights.
+    divergence. It is sampled in training mode; before ``train`` and after ``eval`` the weight is
+    the chosen one.
     """
 
     zero: Tensor
     chosen: Tensor
 
-    def __init__(self, lowest: float = LOWEST, highest: float = HIGHEST) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.lowest, self.highest = lowest, highest
         self.register_buffer("zero", torch.zeros(()), persistent=False)
         self.register_buffer("chosen", torch.zeros(()))
         self.choose(ELBO_WEIGHT)
-        self.eval()  # a model that nobody trains has its own prior, with weight one
+        self.eval()  # without training the prior has weight one
 
     def choose(self, weight: float) -> None:
-        """Fix the weight that is used outside of training."""
-        if not self.lowest <= weight <= self.highest:
+        """Set the weight that is used outside of training."""
+        if not LOWEST <= weight <= HIGHEST:
             raise ValueError(
-                f"the weight of the complexity is between {self.lowest:g} and {self.highest:g}, "
+                f"the weight of the complexity must be between {LOWEST:g} and {HIGHEST:g}, "
                 f"the range of the training. Got {weight:g}"
             )
-        position = math.log(weight / self.lowest) / math.log(self.highest / self.lowest)
-        self.chosen.fill_(position)
+        self.chosen.fill_(math.log(weight / LOWEST) / math.log(HIGHEST / LOWEST))
 
     def position(self) -> Tensor:
-        """Return where the weight is in its range, from zero to one: a sample in training.
+        """Return the position of the weight in its range, from zero to one: a sample in training.
 
         Draws that are made together, in a plate, share one weight.
         """
@@ -86,10 +81,10 @@ class Complexity(nn.Module):
 
     def weight(self, position: Tensor) -> Tensor:
         """Return the weight of the divergence at a position in its range."""
-        return self.lowest * (position * math.log(self.highest / self.lowest)).exp()
+        return LOWEST * (position * math.log(HIGHEST / LOWEST)).exp()
 
     def weighted(self, position: Tensor) -> contextlib.AbstractContextManager[object]:
-        """Scale sample statements by the weight of a position; outside of training, by none."""
+        """Scale sample statements by the weight at a position, but only in training."""
         if not self.training:
             return contextlib.nullcontext()
         scaled: contextlib.AbstractContextManager[object] = poutine.scale(
@@ -99,28 +94,22 @@ class Complexity(nn.Module):
 
 
 class HypernetworkGuide(Composite):
-    r"""Guides whose every parameter is piecewise linear in the position :math:`e` of the weight.
+    r"""Guides whose parameters are piecewise linear in the position :math:`e` of the weight.
 
     .. math:: \theta(e) = \sum_{k=0}^{K-1} \max(0, 1 - |(K - 1) e - k|)\, \theta_k
 
-    With two knots it is linear, :math:`\theta(e) = \theta_0 + (\theta_1 - \theta_0) e`. In training
-    every run of the guide draws an :math:`e` and gives its sites the weight :math:`\lambda(e)`; so
-    one step is an unbiased estimate for the objective averaged over weights.
+    In training every run of the guide draws an :math:`e` and scales its sites by
+    :math:`\lambda(e)`, so that one step is an unbiased estimate of the objective averaged over
+    weights.
 
     Parameters
     ----------
     parts
-        Guides by name; what they start with is where all knots start. Their parameters become
-        values that follow the weight.
+        Guides by name. Their parameters become functions of the weight, initially constant.
     complexity
         The weight.
     num_knots
-        At least two.
-
-    References
-    ----------
-    Grebenkova, Bakhteev and Strijov (2021), *Variational Deep Learning Model Optimization with
-    Complexity Control*.
+        Number :math:`K` of knots, at least two.
     """
 
     numbers: Tensor
@@ -130,7 +119,7 @@ class HypernetworkGuide(Composite):
     ) -> None:
         super().__init__(parts)
         if num_knots < 2:
-            raise ValueError(f"a hypernetwork has at least two knots. Got {num_knots}")
+            raise ValueError(f"a hypernetwork needs at least two knots. Got {num_knots}")
         self.complexity = complexity
         self.paths: list[str] = []
         self.knots = nn.ParameterList()
@@ -151,7 +140,7 @@ class HypernetworkGuide(Composite):
         return part
 
     def guide(self) -> None:
-        """Sample the weight, then every part with the parameters of that weight."""
+        """Sample the weight, then every part with its parameters at that weight."""
         e = self.complexity.position()
         with self._parameters_at(e), self.complexity.weighted(e):
             super().guide()
@@ -163,13 +152,13 @@ class HypernetworkGuide(Composite):
         return values
 
     def at(self, weight: float) -> "HypernetworkGuide":
-        """Return a copy with another weight chosen; raises a ValueError outside of the range."""
+        """Return a copy with another chosen weight; raises a ValueError outside of the range."""
         copied = copy.deepcopy(self).eval()
         copied.complexity.choose(weight)
         return copied
 
     def medians(self) -> dict[str, Tensor]:
-        """Return the medians of every part, at the chosen weight."""
+        """Return the medians of every part at the chosen weight."""
         self._put(self._values(self.complexity.chosen))
         return super().medians()
 
@@ -179,7 +168,7 @@ class HypernetworkGuide(Composite):
 
     @contextlib.contextmanager
     def _parameters_at(self, position: Tensor) -> Iterator[None]:
-        """Give the parts parameters through which gradients reach the knots."""
+        """Give the parts interpolated parameters through which gradients reach the knots."""
         values = self._values(position)
         self._set(values)
         try:
@@ -203,7 +192,7 @@ class HypernetworkGuide(Composite):
             owner._buffers[leaf] = value
 
     def _put(self, values: Mapping[str, Tensor]) -> None:
-        """Leave values without a history, which can be copied and sent to other processes."""
+        """Set detached values, which can be copied and sent to other processes."""
         self._set({name: value.detach() for name, value in values.items()})
 
     def _owner_of(self, name: str) -> tuple[nn.Module, str]:

@@ -1,5 +1,6 @@
-"""Guides of all unknowns together: one vector in unconstrained space."""
+"""Guides of all unknowns together, as one vector in unconstrained space."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,15 +20,18 @@ JOINT_SITE = "_joint"
 class JointGuide(Composite):
     r"""Base of guides that train a point :math:`\hat u` and turn it into a joint distribution.
 
-    The values of the sites are :math:`z = T(u)`, with :math:`T` the bijection onto the support of
-    each site. The locations of the parts are trained, their scales are not: a subclass sets them to
-    the marginal standard deviations of :math:`u` once it knows them.
+    The values of the sites are :math:`z = T(u)`, where :math:`T` is the bijection onto the support
+    of each site. The locations of the parts are trained. Their scales are not: a subclass sets them
+    to the marginal standard deviations of :math:`u` when these are known.
 
     Parameters
     ----------
     parts
-        Factorised guides by name of the part. They say where the point starts.
+        Factorised guides by name of the part; they give the initial point.
     """
+
+    #: Whether the joint distribution is known.
+    is_joint = False
 
     def __init__(self, parts: Mapping[str, Guide]) -> None:
         super().__init__(parts)
@@ -80,7 +84,7 @@ class JointGuide(Composite):
         return values, corrections
 
     def sample_points(self, flat: Tensor, family: type[Delta]) -> None:
-        """Sample every site as the point that one unconstrained vector says."""
+        """Sample every site as the point given by one unconstrained vector."""
         values, corrections = self.constrained(flat)
         for name, site in self.sites().items():
             point = family(values[name], -corrections[name], event_dim=site.event_dim)
@@ -96,9 +100,15 @@ class JointGuide(Composite):
         """Return the point, in constrained space."""
         return {name: value.detach() for name, value in self.constrained(self.mode)[0].items()}
 
-    def density_under(self, joint: Any, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the log density at values of the sites if all unknowns have a distribution."""
+    @abstractmethod
+    def joint(self) -> Any:
+        """Return the distribution of all unknowns, unconstrained."""
+
+    def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Return the log density of this guide at values of its sites."""
+        if not self.is_joint:
+            return super().log_density(values)
         transforms = {name: biject_to(site.support) for name, site in self.sites().items()}
         flat = torch.cat([t.inv(values[name]).reshape(-1) for name, t in transforms.items()])
-        density: Tensor = joint.log_prob(flat)
+        density: Tensor = self.joint().log_prob(flat)
         return density - sum(self.constrained(flat)[1].values())

@@ -1,4 +1,7 @@
-"""Laplace approximation: a Gaussian at the mode, as wide as the curvature there says."""
+"""Laplace approximation: a Gaussian at the mode whose precision is the curvature there.
+
+MacKay (1992), *A Practical Bayesian Framework for Backpropagation Networks*.
+"""
 
 import math
 from collections.abc import Mapping
@@ -16,17 +19,13 @@ from guides.point import Point
 class LaplaceGuide(JointGuide):
     r"""Gaussian :math:`q(u) = N(\hat u, H^{-1})` in unconstrained space.
 
-    During training it is a point, :math:`\hat u`, which moves to the mode. `set_precision` then
-    gives it the curvature :math:`H`, a matrix or, for many unknowns, its diagonal alone.
+    During training it is a point :math:`\hat u`, which moves to the mode. `set_precision` then sets
+    the curvature :math:`H`, a matrix or, for many unknowns, its diagonal.
 
     Parameters
     ----------
     parts
-        Factorised guides by name of the part. They say where the mode starts.
-
-    References
-    ----------
-    MacKay (1992), *A Practical Bayesian Framework for Backpropagation Networks*.
+        Factorised guides by name of the part; they give the initial point.
     """
 
     scale_tril: Tensor
@@ -36,24 +35,22 @@ class LaplaceGuide(JointGuide):
         super().__init__(parts)
         self.has_curvature = False
         loc = next(iter(self.sites().values())).loc
-        # Not persistent: its size says whether the covariance is known, see `get_extra_state`.
+        # Not persistent: its size depends on the state, see `get_extra_state`.
         self.register_buffer("scale_tril", loc.new_zeros(0, 0), persistent=False)
-        self.register_buffer(
-            "log_evidence", torch.full_like(loc, math.nan, dtype=torch.float64).sum()
-        )
+        self.register_buffer("log_evidence", loc.new_full((), math.nan, dtype=torch.float64))
         self.register_load_state_dict_post_hook(_remember_curvature)
 
     @torch.no_grad()
     def set_precision(self, precision: Tensor, log_joint: float) -> None:
-        r"""Widen the guide from the curvature at its mode.
+        r"""Set the covariance from the curvature at the mode.
 
         Parameters
         ----------
         precision
             Hessian :math:`H` of the negative log joint in unconstrained space, or its diagonal.
         log_joint
-            The log joint itself, for the evidence :math:`\log p(D, \hat u) + \frac{d}{2} \log 2\pi
-            - \frac12 \log |H|`.
+            The log joint at the mode, for the evidence :math:`\log p(D, \hat u) + \frac{d}{2} \log
+            2\pi - \frac12 \log |H|`.
 
         Raises
         ------
@@ -69,44 +66,37 @@ class LaplaceGuide(JointGuide):
             tril = _covariance_tril(precision)
             scale, log_volume = tril.square().sum(1).sqrt(), tril.diagonal().log().sum()
             self.scale_tril = tril.to(self.scale_tril)
+            self.is_joint = True
         self.set_marginal_scales(scale)
         self.log_evidence.copy_(log_joint + 0.5 * size * math.log(2 * math.pi) + log_volume)
         self.has_curvature = True
 
-    @property
-    def is_joint(self) -> bool:
-        """Whether the correlations of all unknowns are known."""
-        return len(self.scale_tril) > 0
+    def joint(self) -> MultivariateNormal:
+        """Return the Gaussian of all unknowns, whose correlations must be known."""
+        return MultivariateNormal(self.mode, scale_tril=self.scale_tril)
 
     def guide(self) -> None:
-        """Sample a point in training; then a Gaussian, with correlations where they are known."""
+        """Sample a point in training, then a Gaussian, with correlations if they are known."""
         if self.is_joint:
-            joint = MultivariateNormal(self.mode, scale_tril=self.scale_tril)
-            flat = pyro.sample(JOINT_SITE, joint, infer={"is_auxiliary": True})
+            flat = pyro.sample(JOINT_SITE, self.joint(), infer={"is_auxiliary": True})
             self.sample_points(flat, Delta)
         elif self.has_curvature:
             super().guide()
         else:
             self.sample_points(self.mode, Point)
 
-    def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the log density of this guide at values of its sites."""
-        if not self.is_joint:
-            return super().log_density(values)
-        joint = MultivariateNormal(self.mode, scale_tril=self.scale_tril)
-        return self.density_under(joint, values)
-
     def metrics(self) -> dict[str, float]:
         """Return the evidence, once the curvature is known."""
         return {"log_evidence": float(self.log_evidence)}
 
     def get_extra_state(self) -> Tensor:
-        """Return the factor of the covariance, which is empty as long as it is not known."""
+        """Return the factor of the covariance, which is empty until it is known."""
         return self.scale_tril
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take a factor of the covariance back."""
+        """Restore the factor of the covariance."""
         self.scale_tril = state.to(self.scale_tril)
+        self.is_joint = len(state) > 0
 
 
 def _remember_curvature(guide: LaplaceGuide, keys: object) -> None:
@@ -115,7 +105,7 @@ def _remember_curvature(guide: LaplaceGuide, keys: object) -> None:
 
 def _covariance_tril(precision: Tensor) -> Tensor:
     """Return the lower triangular L with L Lᵀ = precision⁻¹."""
-    # With the order reversed the factor of the precision is the inverse of the one that is wanted.
+    # In reversed order, the Cholesky factor of the precision is the inverse of L.
     reversed_tril, failed = torch.linalg.cholesky_ex(precision.flip(0, 1))
     if int(failed):
         raise ValueError("the curvature is not positive definite")

@@ -1,4 +1,7 @@
-"""Quantized: Gaussian weights on their way to the words of a codebook."""
+"""Quantized: Gaussian weights that move to the words of a codebook.
+
+Achterhold, Köhler, Schmeink and Genewein (2018), *Variational Network Quantization*.
+"""
 
 import math
 
@@ -8,7 +11,7 @@ from torch import Tensor
 
 from guides.slot import LocScale, SlotGuide
 
-#: The published codebook is [-0.2, 0, 0.2]; bounds are relative to the distance of its words.
+#: Distance of the words of the published codebook, [-0.2, 0, 0.2]; bounds are relative to it.
 REFERENCE_GAP = 0.2
 #: Range of the log variance at that distance.
 LOG_VARIANCE = (-10.0, 1.0)
@@ -20,26 +23,20 @@ class QuantizedGuide(SlotGuide):
     r"""Posterior :math:`N(\theta_{ij}, \sigma_{ij}^2)` of a weight tensor with a codebook.
 
     Distances are relative to the smallest distance between code words, so that every codebook is
-    treated as the published one, :math:`[-0.2, 0, 0.2]`: :math:`\log\sigma^2` stays between -10 and
-    1, and :math:`\theta` between the outer code words and :math:`e^{-3/2} \sigma` beyond them.
+    treated like the published one: :math:`\log\sigma^2` stays between -10 and 1, and :math:`\theta`
+    between the outer code words and :math:`e^{-3/2} \sigma` beyond them.
 
     Parameters
     ----------
-    slot
-        Name of the weight tensor.
-    init
-        Where :math:`\theta` starts, in units of the codebook.
+    slot, init
+        Name of the weight tensor, and initial :math:`\theta` in units of the codebook.
     codebook
         Code words of the site.
     init_scale
-        :math:`\sigma` at the start, for the published codebook.
+        Initial :math:`\sigma`, for the published codebook.
     max_sd
         Largest :math:`\sigma`, as a fraction of the smallest distance between code words; None for
         the published bound.
-
-    References
-    ----------
-    Achterhold, Köhler, Schmeink and Genewein (2018), *Variational Network Quantization*.
     """
 
     codebook: Tensor
@@ -68,13 +65,13 @@ class QuantizedGuide(SlotGuide):
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Widen the posterior of pretrained weights to its start, and move them into range."""
+        """Reset the scales of pretrained weights to their initial value, and constrain them."""
         self.base.log_scale.copy_(math.log(self.init_scale) + self._log_stretch())
         self.constrain()
 
     @torch.no_grad()
     def constrain(self) -> None:
-        """Move location and scale to the nearest values that are allowed."""
+        """Move locations and scales to the nearest allowed values."""
         loc, log_scale = self.base.loc, self.base.log_scale
         low, high = (bound + self._log_stretch() for bound in self.log_scale_bounds)
         torch.clamp(log_scale, low, high, out=log_scale)
@@ -105,9 +102,9 @@ def nearest(values: Tensor, codebook: Tensor) -> Tensor:
 def fitted_size(values: Tensor, words: Tensor, *, num_rounds: int = 30) -> Tensor:
     r"""Return the factor that brings code words nearest to values.
 
-    Minimises :math:`\sum_i (v_i - s\, c_{k(i)})^2` over :math:`s` and the assignments
-    :math:`k(i)` in turn (Lloyd's algorithm), from a start that puts the outer words at twice the
-    mean size of the values. Values that are all zero leave the words as they are.
+    Minimises :math:`\sum_i (v_i - s\, c_{k(i)})^2` over :math:`s` and the assignments :math:`k(i)`
+    in turn (Lloyd's algorithm). Initially the outer words are at twice the mean absolute value. If
+    all values are zero, the words stay as they are.
     """
     size = 2 * values.abs().mean() / words.abs().max()
     for _ in range(num_rounds):

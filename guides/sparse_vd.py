@@ -1,4 +1,7 @@
-"""Sparse variational dropout: Gaussian weights, judged by their ratio of noise to signal."""
+"""Sparse variational dropout: Gaussian weights, pruned by their ratio of noise to signal.
+
+Molchanov, Ashukha and Vetrov (2017), *Variational Dropout Sparsifies Deep Neural Networks*.
+"""
 
 from typing import ClassVar
 
@@ -10,26 +13,16 @@ from guides.slot import LocScale
 
 
 class SparseVDGuide(Elementwise):
-    r"""Posterior of one weight tensor under a log-uniform prior.
+    r"""Posterior of one weight tensor, :math:`q(w_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)`.
 
-    .. math:: q(w_{ij}) = N(\mu_{ij}, \sigma_{ij}^2), \quad \alpha_{ij} = \sigma_{ij}^2 / \mu_{ij}^2
-
-    Mean and log standard deviation are the parameters (the *additive* parameterisation): with
+    The parameters are mean and log standard deviation (the *additive* parameterisation): with
     :math:`w = \mu (1 + \sqrt\alpha \epsilon)` the gradient in :math:`\mu` would be noise where
     :math:`\alpha` is large.
 
     Parameters
     ----------
-    slot
-        Name of the weight tensor.
-    init
-        Where the means start.
-    init_scale
-        Standard deviations at the start.
-
-    References
-    ----------
-    Molchanov, Ashukha and Vetrov (2017), *Variational Dropout Sparsifies Deep Neural Networks*.
+    slot, init, init_scale
+        Name of the weight tensor, initial means and initial standard deviation.
     """
 
     #: Weights with a larger log dropout rate are pruned: a binary dropout rate above 0.95.

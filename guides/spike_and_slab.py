@@ -1,4 +1,8 @@
-"""Spike and slab: weights that are zero with some probability, and Gaussian otherwise."""
+"""Spike and slab: weights that are zero with some probability, and Gaussian otherwise.
+
+Titsias and Lázaro-Gredilla (2011), *Spike and Slab Variational Inference for Multi-Task and
+Multiple Kernel Learning*.
+"""
 
 import math
 from typing import Any, ClassVar
@@ -14,7 +18,7 @@ from torch.nn.functional import logsigmoid
 from guides.gumbel_softmax_structure import temperature_at
 from guides.slot import LocScale, SlotGuide
 
-#: Probability of every switch to be on at the start: weights are trained before they are pruned.
+#: Initial probability that a switch is on: weights are trained before they are pruned.
 INIT_INCLUSION = 0.9
 
 
@@ -22,9 +26,10 @@ class SwitchedNormal(TorchDistribution):
     r"""Weights :math:`w_{ij} = s_i v_{ij}` with random switches :math:`s_i` and Gaussian values.
 
     The density is that of a mixture of zero and a Normal, :math:`\log (1 - p_i)` for a group of
-    zeros and :math:`\log p_i + \sum_j \log N(w_{ij})` for any other. A draw is exact; its gradient
-    is that of the binary concrete relaxation of the switch, :math:`\mathrm{sigmoid}((\mathrm{logit}
-    \,p_i + L_i) / \lambda)` with logistic noise :math:`L_i` (straight through).
+    zeros and :math:`\log p_i + \sum_j \log N(w_{ij})` for any other. Draws are exact. Their
+    gradient is that of the binary concrete relaxation of the switch,
+    :math:`\mathrm{sigmoid}((\mathrm{logit}\,p_i + L_i) / \lambda)` with logistic noise :math:`L_i`
+    (straight through).
 
     Parameters
     ----------
@@ -33,14 +38,9 @@ class SwitchedNormal(TorchDistribution):
     loc, scale
         Mean and standard deviation of the values, in the shape of the weights.
     temperature
-        :math:`\lambda`, which only gradients of draws depend on.
+        :math:`\lambda`, which affects only the gradients of draws.
     event_dim
         Number of dimensions of the weights.
-
-    References
-    ----------
-    Maddison, Mnih and Teh (2017), *The Concrete Distribution*; Jang, Gu and Poole (2017),
-    *Categorical Reparameterization with Gumbel-Softmax*.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -57,7 +57,7 @@ class SwitchedNormal(TorchDistribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """All real numbers, zero among them."""
+        """All real numbers, including zero."""
         return constraints.independent(constraints.real, self.num_dims)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "SwitchedNormal":
@@ -83,7 +83,7 @@ class SwitchedNormal(TorchDistribution):
         return switch * (loc + scale * noise)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density of weights, with respect to zero and the real line together."""
+        """Return the log density with respect to an atom at zero plus the Lebesgue measure."""
         density = self._per_group(Normal(self.loc, self.scale, validate_args=False).log_prob(value))
         is_on = self._per_group((value != 0).to(value.dtype)) > 0
         on, off = logsigmoid(self.log_odds), logsigmoid(-self.log_odds)
@@ -95,7 +95,7 @@ class SwitchedNormal(TorchDistribution):
         return torch.where(self.log_odds > 0, self.loc, torch.zeros_like(self.loc))
 
     def _per_group(self, values: Tensor) -> Tensor:
-        """Sum over the elements that share a switch; their dimensions stay, with size one."""
+        """Sum over the elements that share a switch, keeping their dimensions."""
         groups = self.log_odds.shape[self.log_odds.dim() - self.num_dims :]
         shared = [dim - self.num_dims for dim, size in enumerate(groups) if size == 1]
         return values.sum(shared, keepdim=True) if shared else values
@@ -105,7 +105,7 @@ class SwitchedNormal(TorchDistribution):
 
 
 def _kl_switched_normal(q: SwitchedNormal, p: SwitchedNormal) -> Tensor:
-    """Divergence of the switches; behind those that are on, that of the values."""
+    """Divergence of the switches plus, where they are on, that of the values."""
     on, off = torch.sigmoid(q.log_odds), torch.sigmoid(-q.log_odds)
     of_values = torch.distributions.kl_divergence(
         *(Normal(fn.loc, fn.scale, validate_args=False) for fn in (q, p))
@@ -126,23 +126,12 @@ class SpikeAndSlabGuide(SlotGuide):
 
     Parameters
     ----------
-    slot
-        Name of the weight tensor.
-    init
-        Where the means start.
+    slot, init, init_scale
+        Name of the weight tensor, initial means and initial standard deviation.
     group_shape
-        Shape of one switch per group, broadcastable against the weights.
-    schedule
-        ``constant``, ``linear`` or ``geometric``: how the temperature follows the training.
-    start, end
-        Temperatures at the start and at the end.
-    init_scale
-        Standard deviations at the start.
-
-    References
-    ----------
-    Titsias and Lázaro-Gredilla (2011), *Spike and Slab Variational Inference for Multi-Task and
-    Multiple Kernel Learning*.
+        Shape of one switch per group, broadcastable with the weights.
+    schedule, start, end
+        Temperature during training, as for `guides.gumbel_softmax_structure.temperature_at`.
     """
 
     #: Groups that are more probably off than on are pruned.
@@ -176,7 +165,7 @@ class SpikeAndSlabGuide(SlotGuide):
         )
 
     def advance(self, progress: float) -> None:
-        """Let the temperature follow the training."""
+        """Follow the schedule of the temperature."""
         value = temperature_at(self.schedule, self.start, self.end, progress)
         self.log_temperature.fill_(math.log(value))
 

@@ -1,4 +1,8 @@
-"""Structured Bayesian pruning: truncated log-normal multipliers of units, and which to remove."""
+"""Structured Bayesian pruning: truncated log-normal multipliers of units.
+
+Neklyudov, Molchanov, Ashukha and Vetrov (2017), *Structured Bayesian Pruning via Log-Normal
+Multiplicative Noise*.
+"""
 
 import math
 from contextlib import nullcontext
@@ -11,12 +15,12 @@ from torch import Tensor, nn
 from guides.distributions import TruncatedLogNormal
 from guides.slot import SlotGuide
 
-#: Bounds of the parameters, from the released code. The location may leave the window [a, b] by
-#: `ABOVE` only: the family has a ridge along which location and scale grow together. In training
+#: Bounds of the parameters, from the released code. The location may exceed the window [a, b] by
+#: `ABOVE`, because the family has a ridge along which location and scale grow together. In training
 #: the scale stays below the width of the window, see `TruncatedLocScale.constrain`.
 ABOVE = 5.0
 LOG_SCALE_BOUNDS = (-20.0, 5.0)
-#: A unit whose mean is this much smaller than the largest of its layer is removed as well.
+#: Units whose mean is smaller than this fraction of the largest in their layer are removed too.
 SMALLEST_MEAN = 1e-4
 
 
@@ -25,24 +29,25 @@ class TruncatedLocScale(nn.Module):
 
     .. math:: q(\theta) = \frac1\theta \mathrm{TruncatedNormal}(\log\theta \mid \mu, \sigma, a, b)
 
-    As :math:`\sigma` passes the width :math:`w = b - a` of the window, the distribution becomes
-    uniform and the pull on :math:`\mu` falls like :math:`\sigma^{-2}`: training in :math:`\mu`
-    stops there, even where another posterior is better. The parameter is therefore a level
-    :math:`l` that is about the mean of :math:`\log\theta`, whether the distribution is narrow or
-    wide,
+    When :math:`\sigma` exceeds the width :math:`w = b - a` of the window, the distribution becomes
+    uniform and the gradient in :math:`\mu` falls like :math:`\sigma^{-2}`. Training in :math:`\mu`
+    would stop there, even where another posterior is better. The parameter is therefore a level
+    :math:`l` that is approximately the mean of :math:`\log\theta`, for narrow and wide
+    distributions,
 
     .. math:: \mu = l + (l - c) \frac{12 \sigma^2}{w^2}, \qquad c = \frac{a + b}{2}
 
-    because the truncated distribution has a variance between :math:`\sigma^2` and :math:`w^2 / 12`.
+    because the variance of the truncated distribution is between :math:`\sigma^2` and :math:`w^2 /
+    12`.
 
     Parameters
     ----------
     init
-        Multipliers; their logarithm is where :math:`\mu` starts.
+        Initial multipliers; their logarithm is the initial :math:`\mu`.
     low, high
         Bounds of :math:`\log\theta`.
     init_scale
-        :math:`\sigma` at the start.
+        Initial :math:`\sigma`.
     """
 
     low: Tensor
@@ -60,14 +65,13 @@ class TruncatedLocScale(nn.Module):
 
     @torch.no_grad()
     def put(self, loc: Tensor, log_scale: Tensor) -> None:
-        r"""Move to a location :math:`\mu` and a scale."""
+        r"""Set the location :math:`\mu` and the log scale."""
         self.log_scale.copy_(log_scale)
         self.level.copy_(self._level_of(loc))
 
     def _spread(self) -> Tensor:
         r"""Return :math:`12 \sigma^2 / w^2`."""
-        ratio = self.log_scale.clamp(*LOG_SCALE_BOUNDS).exp() / (self.high - self.low)
-        return 12 * ratio.square()
+        return 12 * (self.scale / (self.high - self.low)).square()
 
     def _level_of(self, loc: Tensor | float) -> Tensor:
         spread = self._spread()
@@ -81,10 +85,10 @@ class TruncatedLocScale(nn.Module):
 
     @torch.no_grad()
     def constrain(self) -> None:
-        """Move the parameters to the nearest values from which training can go on.
+        """Move the parameters to the nearest values that have gradients.
 
-        Beyond a bound there is no gradient. With a scale of the width of the window the posterior
-        is within 0.001 nats of uniform; it need not grow further.
+        If the scale is the width of the window, the posterior is within 0.001 nats of uniform, so
+        it need not grow further.
         """
         self.log_scale.clamp_(
             LOG_SCALE_BOUNDS[0], math.log(self.bounds[1] - ABOVE - self.bounds[0])
@@ -99,32 +103,20 @@ class TruncatedLocScale(nn.Module):
 
 
 class StructuredBPGuide(SlotGuide):
-    r"""Posterior of the multipliers of one layer, :math:`y_i = \theta_i x_i`.
+    r"""Posterior of the multipliers of one layer.
 
-    .. math:: q(\theta_i) = \mathrm{LN}_{[a, b]}(\theta_i \mid \mu_i, \sigma_i^2)
-
-    A unit is kept if its signal-to-noise ratio :math:`E\theta / \sqrt{V\theta}` is above one. The
-    multipliers of a unit at the lower bound are tiny and can still have a large ratio. So a unit is
-    also removed if its mean is below :math:`10^{-4}` of the largest in its layer, which is our
-    addition to the published rule.
+    A unit is removed if its signal-to-noise ratio is below one or, which is our addition to the
+    published rule, if its mean is below :math:`10^{-4}` of the largest in its layer: the tiny
+    multipliers at the lower bound can have a large ratio.
 
     Parameters
     ----------
-    slot
-        Name of the site.
-    init
-        Where the multipliers start.
+    slot, init, init_scale
+        Name of the site, initial multipliers and initial :math:`\sigma`.
     low, high
         Bounds :math:`a` and :math:`b` of :math:`\log\theta`.
     kl_scale
         Weight of the divergence in the objective.
-    init_scale
-        :math:`\sigma` at the start.
-
-    References
-    ----------
-    Neklyudov, Molchanov, Ashukha and Vetrov (2017), *Structured Bayesian Pruning via Log-Normal
-    Multiplicative Noise*.
     """
 
     #: Units with larger scores are removed.
@@ -151,11 +143,11 @@ class StructuredBPGuide(SlotGuide):
             pyro.sample(self.slot, self.multipliers().to_event(self.w.level.dim()))
 
     def multipliers(self) -> TruncatedLogNormal:
-        """Return the distribution of the multipliers, one element of a batch for each."""
+        """Return the distribution of the multipliers, with one batch element for each."""
         return TruncatedLogNormal(self.w.loc, self.w.scale, self.w.low, self.w.high)
 
     def group_scores(self) -> Tensor:
-        r"""Score each unit: positive if it is noise, or nothing.
+        r"""Score each unit; positive scores mean noise or a mean near zero.
 
         :math:`-\log\mathrm{SNR}_i`, or :math:`\log(10^{-4} \max_j E\theta_j / E\theta_i)` where
         that is positive and larger.

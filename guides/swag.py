@@ -1,4 +1,8 @@
-"""SWAG: a Gaussian from the weights that training passes through."""
+"""SWAG: a Gaussian with the moments of the training trajectory.
+
+Maddox, Izmailov, Garipov, Vetrov and Wilson (2019), *A Simple Baseline for Bayesian Uncertainty in
+Deep Learning*.
+"""
 
 import math
 from collections.abc import Mapping
@@ -12,35 +16,30 @@ from guides.base import Guide
 from guides.joint import JOINT_SITE, JointGuide
 from guides.point import Point
 
-#: Smallest variance of an unknown; one that never moved has none.
+#: Smallest variance of an unknown, for those that never moved.
 MIN_VARIANCE = 1e-30
 
 
 class SwagGuide(JointGuide):
-    r"""Gaussian with the moments of the last part of the training, in unconstrained space.
+    r"""Gaussian of the snapshots of the last part of the training, in unconstrained space.
 
-    During training it is a point, and `collect` keeps, over the snapshots :math:`u_1, \dots, u_n`,
-    their mean :math:`\bar u`, their variances :math:`\Sigma_d = \frac1n \sum_i u_i^2 - \bar u^2`
-    and the last :math:`K` deviations :math:`D = (u_i - \bar u_i)` from the mean at that time.
-    `finish` turns it into
+    During training it is a point, and `collect` updates, over the snapshots :math:`u_1, \dots,
+    u_n`, their mean :math:`\bar u`, their variances :math:`\Sigma_d` and the last :math:`K`
+    deviations :math:`D = (u_i - \bar u_i)` from the running mean. `finish` turns it into a Gaussian
+    with draws
 
     .. math::
-        q(u) = N\Bigl(\bar u, \tfrac12 \Bigl(\Sigma_d + \frac{D D^\top}{K - 1}\Bigr)\Bigr), \qquad
-        u = \bar u + \tfrac{1}{\sqrt 2} \Sigma_d^{1/2} z_1 + \tfrac{1}{\sqrt{2 (K - 1)}} D z_2
+        u = \bar u + \tfrac{1}{\sqrt 2} \Sigma_d^{1/2} z_1 + \tfrac{1}{\sqrt{2 (K - 1)}} D z_2,
+        \qquad z_1, z_2 \sim N(0, I)
 
     With fewer than two snapshots it stays a point.
 
     Parameters
     ----------
     parts
-        Factorised guides by name of the part. They say where the point starts.
+        Factorised guides by name of the part; they give the initial point.
     rank
         Largest number of deviations that are kept, at least two.
-
-    References
-    ----------
-    Maddox, Izmailov, Garipov, Vetrov and Wilson (2019), *A Simple Baseline for Bayesian Uncertainty
-    in Deep Learning*.
     """
 
     mean: Tensor
@@ -53,7 +52,6 @@ class SwagGuide(JointGuide):
         super().__init__(parts)
         start = self.mode.detach()
         self.rank = rank
-        self.is_gaussian = False
         self.register_buffer("mean", start.clone())
         self.register_buffer("variance", torch.zeros_like(start))
         self.register_buffer("deviations", start.new_zeros(rank, len(start)))
@@ -62,14 +60,14 @@ class SwagGuide(JointGuide):
 
     @torch.no_grad()
     def collect(self, every: int = 1) -> None:
-        """Follow an update of the point; every so many updates it is a snapshot.
+        """Follow an update of the point; one in ``every`` updates is a snapshot.
 
-        Variances follow Welford's recursion, which loses no digits where they are far smaller than
-        the squared means.
+        Variances use Welford's recursion, which is accurate where they are far smaller than the
+        squared means.
         """
         point = self.mode
         self.num_updates += 1
-        # Tensors decide, so that no step waits for the device: a share of zero changes nothing.
+        # Decided by tensors, to avoid waiting for the device: a share of zero changes nothing.
         is_due = self.num_updates % every == 0
         self.num_snapshots += is_due
         share = (is_due / self.num_snapshots.clamp(min=1)).to(point)
@@ -83,10 +81,10 @@ class SwagGuide(JointGuide):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Become the Gaussian of the snapshots; called again, it changes nothing."""
+        """Become the Gaussian of the snapshots; calling it again changes nothing."""
         if int(self.num_snapshots) < 2:
             return
-        self.is_gaussian = True
+        self.is_joint = True
         self.set_mode(self.mean)
         self.set_marginal_scales(self.joint().stddev)
 
@@ -98,31 +96,25 @@ class SwagGuide(JointGuide):
         return LowRankMultivariateNormal(self.mean, factor, diagonal, validate_args=False)
 
     def guide(self) -> None:
-        """Sample a point in training; then all unknowns together, and the sites they make."""
-        if self.is_gaussian:
+        """Sample a point in training, then all unknowns together and the sites they determine."""
+        if self.is_joint:
             flat = pyro.sample(JOINT_SITE, self.joint(), infer={"is_auxiliary": True})
             self.sample_points(flat, Delta)
         else:
             self.sample_points(self.mode, Point)
 
-    def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the log density of this guide at values of its sites."""
-        if not self.is_gaussian:
-            return super().log_density(values)
-        return self.density_under(self.joint(), values)
-
     def metrics(self) -> dict[str, float]:
         """Return the number of snapshots, and the geometric mean of the standard deviations."""
         num_snapshots = float(self.num_snapshots)
-        if not self.is_gaussian:
+        if not self.is_joint:
             return {"num_snapshots": num_snapshots}
         scales = torch.cat([site.log_scale.reshape(-1) for site in self.sites().values()])
         return {"num_snapshots": num_snapshots, "typical_sd": math.exp(float(scales.mean()))}
 
     def get_extra_state(self) -> Tensor:
-        """Return whether the snapshots have become the posterior."""
-        return torch.tensor(self.is_gaussian)
+        """Return whether the guide has become a Gaussian."""
+        return torch.tensor(self.is_joint)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Remember whether the snapshots have become the posterior."""
-        self.is_gaussian = bool(state)
+        """Restore whether the guide has become a Gaussian."""
+        self.is_joint = bool(state)

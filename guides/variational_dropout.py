@@ -1,6 +1,10 @@
-"""Variational dropout: Gaussian noise in proportion to what it multiplies, at a learned rate."""
+"""Variational dropout: Gaussian noise proportional to its mean, with a learned rate.
+
+Kingma, Salimans and Welling (2015), *Variational Dropout and the Local Reparameterization Trick*.
+"""
 
 import math
+from typing import Any
 
 import pyro
 import torch
@@ -15,18 +19,18 @@ TINY = 1e-16
 
 
 class DropoutNoise(nn.Module):
-    r"""Parameters of one site: the mean, and a rate that is shared by some of its elements.
+    r"""Parameters of one site: the mean, and rates that its elements share.
 
     .. math:: \alpha_g = \alpha_{\max}\, \mathrm{sigmoid}(\rho_g)
 
     Parameters
     ----------
     init
-        Where :math:`\mu` starts.
+        Initial :math:`\mu`.
     rate, max_rate
-        The variance :math:`\alpha` at the start, and its upper bound.
+        Initial variance :math:`\alpha`, and its upper bound.
     rate_shape
-        Shape of the rates, broadcastable against the site.
+        Shape of the rates, broadcastable with the site.
     learn_mean, learn_rate
         Whether :math:`\mu` and :math:`\rho` are trained.
     """
@@ -66,45 +70,19 @@ class DropoutNoise(nn.Module):
 
 
 class VariationalDropoutGuide(SlotGuide):
-    r"""Posterior of one slot under variational dropout.
-
-    .. math:: q(s_i) = N(\mu_i, \alpha_{g(i)} \mu_i^2), \quad 0 < \alpha_g \le \alpha_{\max}
+    r"""Posterior of one slot, :math:`q(s_i) = N(\mu_i, \alpha_{g(i)} \mu_i^2)`.
 
     Parameters
     ----------
-    slot
-        Name of the slot.
-    init
-        Where the means start.
-    rate, max_rate, rate_shape, learn_mean, learn_rate
-        As for `DropoutNoise`.
-
-    References
-    ----------
-    Kingma, Salimans and Welling (2015), *Variational Dropout and the Local Reparameterization
-    Trick*.
+    slot, init
+        Name of the slot, and initial means.
+    **noise
+        Other parameters of `DropoutNoise`.
     """
 
-    def __init__(
-        self,
-        slot: str,
-        init: Tensor,
-        *,
-        rate: float,
-        max_rate: float,
-        rate_shape: torch.Size,
-        learn_mean: bool,
-        learn_rate: bool,
-    ) -> None:
+    def __init__(self, slot: str, init: Tensor, **noise: Any) -> None:
         super().__init__(slot)
-        self.w = DropoutNoise(
-            init,
-            rate=rate,
-            max_rate=max_rate,
-            rate_shape=rate_shape,
-            learn_mean=learn_mean,
-            learn_rate=learn_rate,
-        )
+        self.w = DropoutNoise(init, **noise)
 
     def guide(self) -> None:
         """Sample the noise, or the weights."""
@@ -112,5 +90,5 @@ class VariationalDropoutGuide(SlotGuide):
         pyro.sample(self.slot, noise.to_event(self.w.loc.dim()))
 
     def dropout_rates(self) -> Tensor:
-        r"""Return :math:`p = \alpha / (1 + \alpha)`, the rate of Bernoulli dropout that matches."""
+        r"""Return :math:`p = \alpha / (1 + \alpha)`, the rates of matching Bernoulli dropout."""
         return torch.sigmoid(self.w.log_rate())

@@ -6,23 +6,24 @@ Model and posterior, for every weight and bias :math:`w_k`:
     w_k \sim N(0, s_k^2), \qquad q(w_k) = N(\mu_k, \sigma_k^2), \qquad
     \sigma_k = \log(1 + e^{\rho_k}), \quad \mu_k = \gamma_k \sigma_k
 
-The ELBO is largest for :math:`s_k^2 = \sigma_k^2 + \mu_k^2`, and the divergence is then
+The ELBO is maximal at :math:`s_k^2 = \sigma_k^2 + \mu_k^2`, where the divergence is
 
 .. math:: \mathrm{KL} = \tfrac12 \sum_k \log(1 + \gamma_k^2)
 
-that is, the divergence of `sparse_vd` without its sigmoid term. For one observation
-:math:`\hat w \sim N(w, s^2)` the weight is kept if :math:`\hat w^2 > s^2`, and switched off
-otherwise. Weights are pruned as in `sparse_vd`, by :math:`\log\alpha_k = -2 \log|\gamma_k| > 3`.
+This is the divergence of `sparse_vd` without its sigmoid term. Given a single observation
+:math:`\hat w \sim N(w, s^2)`, the weight is kept if :math:`\hat w^2 > s^2` and switched off
+otherwise. Weights are pruned as in `sparse_vd`, where :math:`\log\alpha_k = -2 \log|\gamma_k| > 3`.
 
-Use it like `sparse_vd`, when the prior should be a proper one: after the fit it is a normal with
-known variances, so prior draws, NUTS and exact answers exist. It fails where trust is needed most:
-there is a hyper-parameter for every weight, fitted to the same data, so the ELBO is no bound on the
-evidence of a model that was chosen beforehand and nothing guarantees against over-fitting.
-Uncertainty about the prior is left out: a truth by NUTS conditions on the fitted variances too. The
-divergence does not change when mean and noise of a weight shrink together, so nothing pulls an
-irrelevant weight to zero but its noise in the outputs. The mean of a weight moves whenever its
-standard deviation does, so training is stiff where :math:`\gamma` is large: means are found
-early, standard deviations late. Deep networks can collapse; keep the warm-up of the KL.
+Use it like `sparse_vd` when the prior should be proper: after the fit it is a normal with known
+variances, so prior draws, NUTS and exact answers are available.
+
+There is a hyper-parameter for every weight, fitted to the same data. The ELBO is therefore no bound
+on the evidence of a model chosen in advance, and nothing guarantees against overfitting.
+Uncertainty about the prior is ignored; NUTS conditions on the fitted variances as well. The
+divergence does not change when the mean and the standard deviation of a weight shrink together, so
+an irrelevant weight is pulled to zero only because its noise disturbs the outputs. The mean of a
+weight moves with its standard deviation, so training is stiff where :math:`\gamma` is large: means
+converge early, standard deviations late. Deep networks can collapse; keep the KL warm-up.
 
 Reference: Kharitonov, Molchanov and Vetrov (2018), *Variational Dropout via Empirical Bayes*.
 Titsias and Lázaro-Gredilla (2014), *Doubly Stochastic Variational Bayes for non-Conjugate
@@ -42,24 +43,13 @@ from zoo.registry import Recipe, register
 
 
 class EmpiricalBayes(FittedPrior):
-    r"""A normal prior whose variances are fitted to the posterior, weight by weight.
-
-    .. math:: w_k \sim N(0, s_k^2), \quad s_k^2 = \sigma_k^2 + \mu_k^2
-
-    The variance is the one that maximises the ELBO for a posterior :math:`N(\mu_k, \sigma_k^2)`,
-    and the divergence is then :math:`\frac12 \log(1 + \mu_k^2 / \sigma_k^2)`. Until it is fitted
-    it is standard normal.
-
-    References
-    ----------
-    Kharitonov, Molchanov and Vetrov (2018), *Variational Dropout via Empirical Bayes*.
-    """
+    """Normal prior whose variances follow the posterior; standard normal until then."""
 
     guide_loc: Tensor
     guide_scale: Tensor
 
     def setup(self) -> None:
-        """Make the moments of the posterior, from which the variances follow."""
+        """Make buffers for the posterior moments that determine the variances."""
         self.register_buffer("guide_loc", torch.zeros_like(self.slot.value))
         self.register_buffer("guide_scale", torch.ones_like(self.slot.value))
 
@@ -69,23 +59,23 @@ class EmpiricalBayes(FittedPrior):
         return weights
 
     def guide(self, init_scale: float) -> Guide:
-        """Gaussian weights, which the prior follows."""
+        """Return a Gaussian guide, which the prior follows."""
         return EmpiricalBayesGuide(self.slot.name, self.slot.value, init_scale=init_scale)
 
     @torch.no_grad()
     def fit(self, loc: Tensor, scale: Tensor) -> None:
-        """Take over the moments of the posterior."""
+        """Copy the moments of the posterior."""
         self.guide_loc.copy_(loc)
         self.guide_scale.copy_(scale)
 
     def normal(self) -> EmpiricalBayesNormal:
-        """Return the normal with the variances that fit."""
+        """Return the normal with the optimal variances."""
         return EmpiricalBayesNormal(self.guide_loc, self.guide_scale)
 
 
 @register(
     priors={"*": "EmpiricalBayes()"},
-    # The mean moves by the standard deviation times a step of gamma: a small start would be slow.
+    # A step of gamma moves the mean by that many standard deviations: a small scale is slow.
     recipe=Recipe(num_steps=3000, batch_size=128, lr=2e-2, kl_warmup=0.25, init_scale=0.05),
     reference="Kharitonov, Molchanov and Vetrov (2018), Variational Dropout via Empirical Bayes",
     compresses=True,

@@ -7,23 +7,26 @@ Per layer, with groups :math:`i` (input units of a linear layer, output channels
     w_{ij} = z_i \tilde w_{ij}; \qquad
     q(z_i) = N(\mu_{z_i}, \sigma_{z_i}^2), \quad q(\tilde w_{ij}) = N(\mu_{ij}, \sigma_{ij}^2)
 
-Given its scale the posterior of a weight is :math:`N(z_i \mu_{ij}, z_i^2 \sigma_{ij}^2)` and its
-prior :math:`N(0, z_i^2)`, so the scale cancels:
+Integrated over its scale, a weight is log-uniform, :math:`p(w) \propto |w|^{-1}`. Given its scale,
+its posterior is :math:`N(z_i \mu_{ij}, z_i^2 \sigma_{ij}^2)` and its prior :math:`N(0, z_i^2)`, so
+the scale cancels:
 
 .. math::
     \mathrm{KL} = \sum_i \mathrm{KL}_{LU}(\alpha_i) + \sum_{ij} \tfrac12 (\sigma_{ij}^2 +
     \mu_{ij}^2 - \log \sigma_{ij}^2 - 1), \qquad \alpha_i = \frac{\sigma_{z_i}^2}{\mu_{z_i}^2}
 
 with :math:`\mathrm{KL}_{LU}` as in `sparse_vd`. Groups are pruned by :math:`\log\alpha_i`. There is
-no published threshold: the scores are split into two clusters, and the split is relaxed when it
-costs accuracy on the training rows. Biases have standard normal priors.
+no published threshold: the scores are split into two clusters, and the split is relaxed if it costs
+accuracy on the training rows. Biases have standard normal priors.
 
-Use it to find out how many units a network needs: what is left is a smaller dense network. There
-is nothing to tune, as there is with the global scale of `group_horseshoe`, and nothing to turn
-when it prunes too much or too little. It fails where the scores have no gap: between the clusters
-lie groups that any threshold treats arbitrarily, so read the histogram in the report. As in
-`sparse_vd`, the prior is improper, the ELBO has an arbitrary constant, and without a warm-up of the
-KL everything is pruned. NUTS samples the proper counterpart ``TruncatedNormalJeffreys()``.
+Use it to find out how many units a network needs; the result is a smaller dense network. Unlike
+`group_horseshoe` it has no global scale: there is nothing to tune, and nothing to adjust if it
+prunes too much or too little.
+
+It fails where the scores have no gap. Groups between the clusters are assigned arbitrarily by any
+threshold, so look at the histogram in the report. As in `sparse_vd`, the prior is improper, the
+ELBO has an arbitrary constant, and without KL warm-up everything is pruned. NUTS samples the proper
+counterpart ``TruncatedNormalJeffreys()``.
 
 Reference: Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*, NIPS.
 """
@@ -37,40 +40,25 @@ from torch import Tensor
 from guides.base import Guide
 from guides.group_normal_jeffreys import GroupNormalJeffreysGuide
 from zoo.distributions import LogUniform
-from zoo.models.group_horseshoe import GroupHorseshoeOptions, bound_sd
+from zoo.models.group_horseshoe import GroupScales
 from zoo.network.method import Method
 from zoo.network.slots import Grouping
-from zoo.priors import Options, SlotPrior
 from zoo.registry import ExpectedFailure, Recipe, register
 
 
-class GroupNormalJeffreys(SlotPrior):
-    r"""An improper log-uniform scale for each group.
-
-    .. math::
-        w_{ij} = z_i \tilde w_{ij}, \quad p(z_i) \propto |z_i|^{-1}, \quad \tilde w_{ij} \sim N(0,
-        1)
-
-    Integrated over its scale, each weight is log-uniform, :math:`p(w) \propto |w|^{-1}`. The prior
-    is improper: only differences of the ELBO mean something, and it cannot be sampled.
+class GroupNormalJeffreys(GroupScales):
+    """Improper log-uniform scales, one per group; it cannot be sampled.
 
     Parameters
     ----------
     group
         Which weights share a scale.
-
-    References
-    ----------
-    Louizos, Ullrich and Welling (2017), *Bayesian Compression for Deep Learning*.
     """
 
     group: Grouping = "auto"
 
-    options: ClassVar[type[Options]] = GroupHorseshoeOptions
     is_improper: ClassVar[bool] = True
-    makes_noise: ClassVar[bool] = True
     old_names: ClassVar[tuple[str, ...]] = ("NormalJeffreys",)
-    moved_parameters: ClassVar[tuple[str, ...]] = ("max_sd",)
 
     def model(self) -> Tensor:
         """Sample group scales and standardised weights; return their product."""
@@ -81,7 +69,7 @@ class GroupNormalJeffreys(SlotPrior):
         return weights
 
     def guide(self, init_scale: float) -> Guide:
-        """Gaussian group scales around one, Gaussian standardised weights."""
+        """Return Gaussian scales around one and Gaussian standardised weights."""
         return GroupNormalJeffreysGuide(
             self.slot.name,
             self.slot.value,
@@ -89,12 +77,8 @@ class GroupNormalJeffreys(SlotPrior):
             init_scale=init_scale,
         )
 
-    def after_update(self, guide: Guide) -> None:
-        """Keep the sds of the standardised weights below their bound."""
-        bound_sd(guide, self.settings.max_sd)
-
     def proper(self) -> str:
-        """Return the same with scales that are bounded on both sides."""
+        """Return the prior with scales bounded on both sides."""
         return f"TruncatedNormalJeffreys(group={self.group})"
 
 

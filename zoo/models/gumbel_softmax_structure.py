@@ -1,8 +1,8 @@
 r"""Structure as a random variable: which primitive functions a network is made of.
 
 A network is a graph whose edges mix primitives, :math:`f_k = \sum_{j} \sum_l \gamma^{jk}_l
-g^{jk}_l(f_j)` (see `zoo.network.nets.graph`). Weights of the network and weights of its primitives
-have a joint posterior:
+g^{jk}_l(f_j)` (see `zoo.network.nets.graph`). The weights of the network and the weights of its
+primitives are both random:
 
 .. math::
     w_i \sim N(0, 1), \quad \gamma^{jk} \sim GS(s, \lambda), \qquad
@@ -10,33 +10,33 @@ have a joint posterior:
 
 with the Gumbel-Softmax distribution :math:`\gamma = \mathrm{softmax}((\log s + G) / \lambda)`,
 :math:`G_l \sim \mathrm{Gumbel}(0, 1)`. The divergence of the weights has a closed form. That of the
-structure has none: the objective holds :math:`\log q(\gamma) - \log p(\gamma)` of the draw, which
-is unbiased. Both densities are those of :math:`u_l = \log(\gamma_l / \gamma_K)`, where nothing
-underflows at low temperatures.
+structure has none; the objective uses the unbiased estimate :math:`\log q(\gamma) - \log p(\gamma)`
+at the draw. The sites are :math:`u_l = \log(\gamma_l / \gamma_K)`, whose densities do not underflow
+at low temperatures.
 
-The prior of structure is text as any other. ``--prior
+The prior of the structure is given as text like any other. ``--prior
 '*.structure=GumbelSoftmaxStructure(temperature=0.3, penalty=1e-3)'`` makes a primitive with
-:math:`n` parameters :math:`e^{-n/1000}` times as probable; ``points=vertices`` lets every draw be
-one architecture, with the discrete divergence in closed form; ``space=cube`` gives each primitive a
-weight of its own; ``DirichletStructure()`` has a Dirichlet posterior and a closed form. A
-temperature that follows the training instead of being learned is ``--option schedule=geometric
---option end=0.2``.
+:math:`n` parameters :math:`e^{-n/1000}` times as probable. With ``points=vertices`` every draw is
+one architecture and the discrete divergence has a closed form; ``space=cube`` gives each primitive
+a weight of its own; ``DirichletStructure()`` has a Dirichlet posterior and a closed form.
+``--option schedule=geometric --option end=0.2`` anneals the temperature instead of learning it.
 
-Use it to let data choose between parts of a network, and to see how sure they are. Networks with
-something to choose are graphs (``--net graph:path.yaml``, ``--net cells:8-2-2``); in a plain stack
-of layers every activation function becomes a choice between itself, the identity and another one.
+Use it to let the data choose between parts of a network, with a probability for each choice. It
+needs a network with choices: a graph (``--net graph:path.yaml``, ``--net cells:8-2-2``) or a plain
+stack of layers, where every activation function becomes a choice between itself, the identity and
+another one.
 
-It fails where a factorised posterior does: weights and structure are independent in it, so the
-weights of a primitive that is hardly used stay at their prior and the primitive stays unused. A
-structure that moves before the weights are trained prefers what is trained fastest: start it more
-than once (``--restarts``), or train the weights first (``benchmarks/bilevel.py`` does). At
-temperatures far below 0.3 gradients become rare and large. With ``points=vertices`` gradients are
-biased; in the interior the pull of a penalty is bounded, and it may come too late to matter. A
-mixture at the centre of the simplex is a legal network, and no architecture: its largest weights
-name one, which has to be judged anew.
+The posterior is factorised: weights and structure are independent, so the weights of a primitive
+that is hardly used stay at their prior and the primitive stays unused. A structure that is updated
+before the weights are trained prefers primitives that train fast; use ``--restarts``, or train the
+weights first as ``benchmarks/bilevel.py`` does. At temperatures far below 0.3 gradients become rare
+and large. With ``points=vertices`` gradients are biased; in the interior the gradient of a penalty
+is bounded, and the penalty may act too late. A mixture at the centre of the simplex is a valid
+network but not an architecture. The architecture of its largest weights has to be evaluated
+separately.
 
-Reference: Bakhteev and Strijov (2021), *Selection of a deep learning model structure*; Maddison
-et al. (2017), *The Concrete Distribution*, ICLR.
+Reference: Bakhteev and Strijov (2021), *Selection of a deep learning model structure*; Maddison,
+Mnih and Teh (2017), *The Concrete Distribution*, ICLR.
 """
 
 from collections.abc import Mapping
@@ -65,12 +65,9 @@ from zoo.registry import Recipe, register
 
 Space = Literal["simplex", "cube"]
 
-_TEMPERATURES = constraints.interval(1e-3, 1e3)
-_PENALTIES = constraints.interval(0.0, 1e6)
 
-
-class _StructurePrior(SlotPrior, registered=False):
-    """What the priors of structure share: the favour of each primitive."""
+class StructurePrior(SlotPrior, registered=False):
+    """Base of the priors of structure, with a preference for each primitive."""
 
     of_structure: ClassVar[bool] = True
     support: ClassVar[constraints.Constraint] = constraints.unit_interval
@@ -81,13 +78,13 @@ class _StructurePrior(SlotPrior, registered=False):
 
     @classmethod
     def check(cls, parameters: Mapping[str, Any]) -> None:
-        """Refuse favours that are not positive."""
+        """Reject preferences that are not positive."""
         if any(value <= 0 for value in parameters["s"]):
             raise PriorError(
                 f"{cls.__name__} needs positive numbers as s. Got {list(parameters['s'])}."
             )
 
-    def log_favours(self) -> Tensor:
+    def log_preferences(self) -> Tensor:
         r"""Return :math:`\log s_k - \lambda_n n_k` for every primitive of the slot."""
         size = self.slot.shape[0]
         if self.s and len(self.s) != size:
@@ -95,22 +92,22 @@ class _StructurePrior(SlotPrior, registered=False):
                 f"{type(self).__name__} has {len(self.s)} numbers in s, but {self.slot.name!r} "
                 f"mixes {size} primitives. Give as many, or none for equal ones."
             )
-        favours = constant(self.s or (1.0,) * size, self.slot.value).log()
+        preferences = constant(self.s or (1.0,) * size, self.slot.value).log()
         sizes = self.slot.value.new_tensor(self.slot.sizes or (0.0,) * size)
-        return favours - self.penalty * sizes
+        return preferences - self.penalty * sizes
 
     def simplices(self, values: Tensor, others: float) -> Tensor:
-        """Return one row of numbers per simplex: a cube is made of simplices with two corners."""
+        """Return one row per simplex; a cube is a product of simplices with two corners."""
         if self.space == "simplex":
             return values
         return torch.stack([values, torch.full_like(values, others)], dim=-1)
 
     def weights(self, coordinates: Tensor, *, rounded: bool = False) -> Tensor:
-        r"""Return the weights :math:`\gamma` of primitives, rounded to a corner if asked for."""
+        r"""Return the weights :math:`\gamma` of primitives, rounded to a corner if ``rounded``."""
         gamma = log_weights(coordinates).exp()
         if rounded:
             largest = gamma == gamma.amax(-1, keepdim=True)
-            # The value is rounded, the gradient is that of the weights.
+            # Straight through: the gradient is that of the weights before rounding.
             gamma = largest.to(gamma.dtype) + (gamma - gamma.detach())
         return gamma[..., 0] if self.space == "cube" else gamma
 
@@ -120,44 +117,35 @@ class GumbelSoftmaxStructureOptions(Options):
 
     schedule: Schedule = Field(
         "trained",
-        description="The temperature of the posterior: trained with it, or constant, linear or "
+        description="Temperature of the posterior: trained as a parameter, constant, or linear or "
         "geometric from start to end.",
     )
-    start: float = Field(1.0, ge=1e-3, le=1e3, description="Temperature at the start.")
-    end: float = Field(0.3, ge=1e-3, le=1e3, description="Temperature at the end.")
+    start: float = Field(1.0, ge=1e-3, le=1e3, description="Initial temperature.")
+    end: float = Field(0.3, ge=1e-3, le=1e3, description="Final temperature.")
 
 
-class GumbelSoftmaxStructure(_StructurePrior):
+class GumbelSoftmaxStructure(StructurePrior):
     r"""Gumbel-Softmax prior of the weights of primitives, :math:`\gamma \sim GS(s, \lambda)`.
-
-    .. math:: \gamma = \mathrm{softmax}((\log s + G) / \lambda), \quad G_k \sim \mathrm{Gumbel}
-
-    At low temperatures one primitive has nearly all the weight, at high ones all have the same. The
-    posterior is of the same family; its divergence has no closed form, and one draw of :math:`\log
-    q - \log p` stands for it.
 
     Parameters
     ----------
     temperature
-        :math:`\lambda` of the prior.
+        :math:`\lambda` of the prior. At low temperatures one primitive has almost all the weight,
+        at high ones all have the same.
     s
-        How much each primitive is favoured; all the same by default.
+        Prior preference for each primitive; equal by default.
     penalty
-        :math:`\lambda_n`: the favour of a primitive with :math:`n` parameters is multiplied by
+        :math:`\lambda_n`: the preference for a primitive with :math:`n` parameters is multiplied by
         :math:`\exp(-\lambda_n n)`, so that larger networks are less probable. With ``vertices`` the
-        divergence then holds :math:`\lambda_n` times the expected number of parameters. In the
-        interior its pull is bounded, and large penalties take many steps to act.
+        divergence then contains :math:`\lambda_n` times the expected number of parameters. In the
+        interior its gradient is bounded, and large penalties take many steps to act.
     space
-        ``simplex``: weights add up to one. ``cube``: every primitive has a weight of its own
-        between zero and one; :math:`s` are then the odds of it.
+        ``simplex``: weights sum to one. ``cube``: every primitive has a weight of its own between
+        zero and one, with odds :math:`s`.
     points
-        ``interior``: all weights. ``vertices``: weights are zero or one, which makes every draw an
-        ordinary architecture; the divergence is then that of discrete distributions, in closed
-        form, and gradients pass as if nothing had been rounded (straight through), which is biased.
-
-    References
-    ----------
-    Maddison et al. (2017), *The Concrete Distribution*; Bakhteev and Strijov (2021).
+        ``interior``: all weights. ``vertices``: weights are zero or one, so that every draw is an
+        ordinary architecture. The divergence is then that of discrete distributions, in closed
+        form, and gradients ignore the rounding (straight through), which is biased.
     """
 
     temperature: float = 0.5
@@ -167,34 +155,34 @@ class GumbelSoftmaxStructure(_StructurePrior):
     points: Literal["interior", "vertices"] = "interior"
 
     ranges: ClassVar[dict[str, constraints.Constraint]] = {
-        "temperature": _TEMPERATURES,
-        "penalty": _PENALTIES,
+        "temperature": constraints.interval(1e-3, 1e3),
+        "penalty": constraints.interval(0.0, 1e6),
     }
     options: ClassVar[type[Options]] = GumbelSoftmaxStructureOptions
     old_names: ClassVar[tuple[str, ...]] = ("GumbelSoftmax",)
     moved_parameters: ClassVar[tuple[str, ...]] = ("schedule", "start", "end")
 
     def setup(self) -> None:
-        """Make logits and temperature, which an upper level may change."""
-        logits = self.simplices(self.log_favours(), 0.0)
+        """Make buffers of logits and temperature, which an upper level may change."""
+        logits = self.simplices(self.log_preferences(), 0.0)
         temperature = self.slot.value.new_full(logits.shape[:-1], self.temperature)
         self.register_buffer("logits", logits, persistent=False)
         self.register_buffer("prior_temperature", temperature, persistent=False)
 
     def model(self) -> Tensor:
-        """Sample coordinates of the simplex; the network mixes primitives by its weights."""
+        """Sample coordinates of the simplex and return the weights of the primitives."""
         prior = self.distribution()
         u = pyro.sample(self.site("logits"), prior.to_event(len(prior.batch_shape)))
         return self.weights(u, rounded=self.points == "vertices")
 
     def distribution(self) -> GumbelSoftmax:
-        """Return the prior of the coordinates, one simplex for each element of a batch."""
+        """Return the prior of the coordinates, with one batch element per simplex."""
         family = Corner if self.points == "vertices" else GumbelSoftmax
         logits, temperature = self.get_buffer("logits"), self.get_buffer("prior_temperature")
         return family(temperature, logits, validate_args=False)
 
     def guide(self, init_scale: float) -> Guide:
-        """Return a Gumbel-Softmax posterior that starts without a favourite."""
+        """Return a Gumbel-Softmax posterior with equal initial logits."""
         schedule, is_corner = self.settings.schedule, self.points == "vertices"
         return GumbelSoftmaxStructureGuide(
             self.slot.name,
@@ -207,7 +195,7 @@ class GumbelSoftmaxStructure(_StructurePrior):
         )
 
     def proper(self) -> str | None:
-        """Return the prior of the interior, which a sampler that follows gradients can sample."""
+        """Return the prior of the interior, which gradient-based samplers need."""
         if self.points == "interior":
             return None
         listed = f"[{', '.join(map(str, self.s))}]"
@@ -225,7 +213,7 @@ class DirichletStructureOptions(Options):
     )
 
 
-class DirichletStructure(_StructurePrior):
+class DirichletStructure(StructurePrior):
     r"""Dirichlet prior of the weights of primitives, :math:`\gamma \sim \mathrm{Dir}(\lambda s)`.
 
     Parameters
@@ -233,9 +221,7 @@ class DirichletStructure(_StructurePrior):
     temperature
         :math:`\lambda`: towards zero the mass moves to the vertices, above :math:`1 / s` to the
         centre.
-    s
-        How much each primitive is favoured; all the same by default.
-    penalty
+    s, penalty
         As for `GumbelSoftmaxStructure`.
     space
         ``simplex``, or ``cube``: a Beta distribution with :math:`\lambda s` and :math:`\lambda` for
@@ -247,49 +233,52 @@ class DirichletStructure(_StructurePrior):
     penalty: float = 0.0
     space: Space = "simplex"
 
-    ranges: ClassVar[dict[str, constraints.Constraint]] = {
-        "temperature": _TEMPERATURES,
-        "penalty": _PENALTIES,
-    }
+    ranges: ClassVar[dict[str, constraints.Constraint]] = GumbelSoftmaxStructure.ranges
     options: ClassVar[type[Options]] = DirichletStructureOptions
     moved_parameters: ClassVar[tuple[str, ...]] = ("posterior",)
 
     def setup(self) -> None:
-        """Make the concentrations."""
+        """Make a buffer of the concentrations."""
         tiny = torch.finfo(self.slot.value.dtype).tiny
-        favours = self.log_favours().exp().clamp(min=tiny)
-        concentration = self.temperature * self.simplices(favours, 1.0)
+        preferences = self.log_preferences().exp().clamp(min=tiny)
+        concentration = self.temperature * self.simplices(preferences, 1.0)
         self.register_buffer("concentration", concentration, persistent=False)
 
     def model(self) -> Tensor:
-        """Sample coordinates of the simplex; the network mixes primitives by its weights."""
+        """Sample coordinates of the simplex and return the weights of the primitives."""
         prior = Dirichlet(self.get_buffer("concentration"), validate_args=False)
         u = pyro.sample(self.site("logits"), prior.to_event(len(prior.batch_shape)))
         return self.weights(u)
 
     def guide(self, init_scale: float) -> Guide:
-        """Return a posterior that starts without a favourite."""
+        """Return a posterior that is initially uniform."""
         concentration = self.get_buffer("concentration")
         if self.settings.posterior == "dirichlet":
             return DirichletStructureGuide(self.slot.name, concentration)
         return GumbelSoftmaxStructureGuide(self.slot.name, concentration)
 
 
-def require_structure(model: BNN) -> None:
-    """Refuse a network in which there is nothing to choose."""
-    if not any(slot.layer == "structure" for slot in model.slots.values()):
-        raise ConfigError(
-            "the network has no random structure. Use a graph, for example --net "
-            "graph:path.yaml or --net cells:8-2-2, or a stack of layers with activation "
-            "functions, and leave '*.structure' among the Bayesian slots."
-        )
+class StructureMethod(Method):
+    """Base of methods for networks with choices."""
+
+    def prepared(self, net: nn.Module) -> nn.Module:
+        """Turn the activation functions of a stack of layers into choices."""
+        return with_choices(net)
+
+    def check(self, model: BNN, x: Tensor) -> None:
+        """Reject a network without choices."""
+        if not any(slot.layer == "structure" for slot in model.slots.values()):
+            raise ConfigError(
+                "the network has no random structure. Use a graph, for example --net "
+                "graph:path.yaml or --net cells:8-2-2, or a stack of layers with activation "
+                "functions, and leave '*.structure' among the Bayesian slots."
+            )
 
 
 @register(
     priors={"*": "Normal(0, 1)", "*.structure": "GumbelSoftmaxStructure(temperature=0.5)"},
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.05),
     reference="Bakhteev and Strijov (2021), Selection of a deep learning model structure",
-    exactness="mean_field",
     small_problem={
         "data": "diabetes",
         "net": {
@@ -299,13 +288,5 @@ def require_structure(model: BNN) -> None:
     },
     analytic_kl=False,
 )
-class GumbelSoftmaxStructureMethod(Method):
+class GumbelSoftmaxStructureMethod(StructureMethod):
     """Normal priors on weights, Gumbel-Softmax priors on structure."""
-
-    def prepared(self, net: nn.Module) -> nn.Module:
-        """Turn the activation functions of a stack of layers into choices."""
-        return with_choices(net)
-
-    def check(self, model: BNN, x: Tensor) -> None:
-        """Refuse a network in which there is nothing to choose."""
-        require_structure(model)

@@ -10,29 +10,29 @@ Model and posterior, with :math:`\hat w` the mode of :math:`p(w \mid D)`:
 .. math::
     H = I + \sum_n J_n^\top \Lambda_n J_n, \qquad J_n = \nabla_w f_{\hat w}(x_n),
 
-and :math:`\Lambda_n` the Fisher information of an observation about the outputs. Up to 4000
-unknowns it is a full matrix, above that its diagonal (``--option curvature=full`` insists on the
-matrix). The mode is trained by the ordinary loop, with a point as its posterior, so that the
-objective is the negative log joint; the curvature is computed after the last step, from all
-training rows, and with it the evidence
+and :math:`\Lambda_n` the Fisher information of an observation about the outputs. With up to 4000
+unknowns it is a full matrix, with more its diagonal; ``--option curvature=full`` enforces the
+matrix. The ordinary training loop finds the mode with a point as posterior, so that the objective
+is the negative log joint. After the last step the curvature is computed from all training rows, and
+with it the evidence
 
 .. math::
     \log p(D) \approx \log p(D, \hat w) + \tfrac{d}{2} \log 2\pi - \tfrac12 \log |H| .
 
-Predictions use the network that :math:`H` belongs to, which is linear in the weights around the
-mode: :math:`f_{\hat w}(x) + \nabla_w f_{\hat w}(x)\,(w - \hat w)`. Draws of :math:`w` put into
-the network itself would leave the region where the curvature means something, and predict badly.
+Predictions use the network linearised at the mode, :math:`f_{\hat w}(x) + \nabla_w f_{\hat w}(x)\,
+(w - \hat w)`, which is the model :math:`H` belongs to. Draws of :math:`w` put into the network
+itself would leave the region where the curvature is valid, and predict badly.
 
 Use it to give a network that is trained anyway a posterior at the cost of one more pass over the
 data. It is exact for a linear model with Gaussian noise.
 
-It fails where the posterior is not a Gaussian around one mode: it knows nothing of other modes, it
-is symmetric where the posterior is skewed (classes that are separated, counts near zero), and it is
-useless at a point that is no mode, so train to the end. The ELBO of a run is that of the network,
-not of the linear one, and can be very low: that is a finding about the approximation, and why
-predictions are linear. The evidence of a network counts one of its many equivalent modes. Scale
-mixtures such as the horseshoe have an infinite density at zero, not a mode; they are refused. So is
-batch normalisation, whose statistics would have to move with the weights.
+It fails where the posterior is not Gaussian around a single mode: other modes are ignored, and the
+approximation is symmetric where the posterior is skewed (separable classes, counts near zero). It
+is valid only at a mode, so train until convergence. The reported ELBO is that of the network
+itself, not of the linearised one, and can be very low; it shows how poor the approximation is
+without linearisation. The evidence of a network counts only one of its many equivalent modes. Scale
+mixtures such as the horseshoe have an infinite density at zero instead of a mode and are rejected,
+as is batch normalisation, whose statistics would have to change with the weights.
 
 Reference: MacKay (1992), *A Practical Bayesian Framework for Backpropagation Networks*, Neural
 Computation; linear predictions: Immer, Korzepa and Bauer (2021), *Improving Predictions of Bayesian
@@ -42,7 +42,6 @@ Neural Nets via Local Linearization*, AISTATS.
 from collections.abc import Mapping
 from typing import Literal
 
-import pyro
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -51,14 +50,9 @@ from guides.base import Guide
 from guides.laplace import LaplaceGuide
 from guides.mean_field import MeanField
 from zoo.errors import ConfigError
-from zoo.infer.curvature import (
-    along,
-    gauss_newton,
-    log_joint,
-    prior_curvature,
-    require_independent,
-)
+from zoo.infer.curvature import along, gauss_newton, log_joint, prior_curvature, require_independent
 from zoo.infer.normalisation import tracked_layers
+from zoo.models.mean_field import MeanFieldNetwork
 from zoo.network.bnn import BNN
 from zoo.network.lifecycle import TrainingRows
 from zoo.network.method import Method
@@ -66,7 +60,7 @@ from zoo.priors import Options
 from zoo.priors.plain import PlainPrior
 from zoo.registry import Recipe, register
 
-#: Unknowns up to which the curvature is a matrix, and up to which it may be asked for.
+#: Largest number of unknowns for a full matrix, by default and on request.
 MAX_JOINT = 4000
 MAX_FULL_RANK = 10_000
 
@@ -76,13 +70,13 @@ class LaplaceOptions(Options):
 
     curvature: Literal["auto", "full", "diagonal"] = Field(
         "auto",
-        description="Whether the curvature is a full matrix or its diagonal; auto takes the "
-        f"matrix up to {MAX_JOINT} unknowns.",
+        description="Full curvature matrix or its diagonal; auto is the matrix for up to "
+        f"{MAX_JOINT} unknowns.",
     )
 
 
 def unconstrained_parts(model: BNN, init_scale: float) -> dict[str, Guide]:
-    """Return a factorised guide of every slot, the parts of a `guides.joint.JointGuide`."""
+    """Return a factorised guide of every slot, for a `guides.joint.JointGuide`."""
     priors = {name: model.prior(name) for name in model.slots}
     return {
         name: prior.guide(init_scale)
@@ -92,29 +86,14 @@ def unconstrained_parts(model: BNN, init_scale: float) -> dict[str, Guide]:
     }
 
 
-def gaussian_guide(model: BNN, init_scale: float) -> LaplaceGuide:
-    """Return a point of all sites, with a Gaussian in unconstrained space to become."""
-    return LaplaceGuide(unconstrained_parts(model, init_scale))
-
-
-class LaplaceNetwork(BNN):
-    """A network whose predictions are linear in the weights around the mode, once that is known.
+class LaplaceNetwork(MeanFieldNetwork):
+    """A network that is replaced by its tangent at the mode, once that is known.
 
     Its parameters are then the mode.
     """
 
-    def sample_slots(self) -> dict[str, Tensor]:
-        r"""Draw every weight, :math:`w_i \sim N(0, 1)` or another independent prior."""
-        weights = {}
-        for name in self.slots:
-            prior = self.prior(name)
-            if not isinstance(prior, PlainPrior):  # refused before training
-                return super().sample_slots()
-            weights[name] = pyro.sample(name, prior.distribution())
-        return weights
-
     def outputs(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return the outputs of the network, or of its tangent at the mode once that is known."""
+        """Return the outputs of the network, or of its tangent once the mode is known."""
         if not self.linearised:
             return self.evaluate(values, x)
         mode = {name: self.net.get_parameter(name) for name in self.slots if name != "noise"}
@@ -127,11 +106,11 @@ class LaplaceNetwork(BNN):
         return torch.tensor(self.linearised)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Remember whether predictions are linear."""
+        """Restore whether predictions are linear."""
         self.linearised = bool(state)
 
     def proper(self) -> BNN:
-        """Return the model as it is defined, whose outputs are those of the network itself."""
+        """Return the model as defined, without linearisation."""
         copied = super().proper()
         copied.linearised = False
         return copied
@@ -142,37 +121,36 @@ class LaplaceNetwork(BNN):
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.0, init_scale=1e-3),
     reference="MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks",
     exactness="exact",
-    analytic_kl=True,
 )
 class LaplaceMethod(Method):
-    """Standard normal priors on every weight and bias; a point, then the curvature around it."""
+    """Standard normal priors on weights and biases; a point, then the curvature around it."""
 
     network = LaplaceNetwork
     options = LaplaceOptions
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
-        """Return a point that starts at the network's weights."""
-        return gaussian_guide(model, init_scale)
+        """Return a point, started at the network's weights."""
+        return LaplaceGuide(unconstrained_parts(model, init_scale))
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
-        """Return the same guide, with all correlations however many unknowns there are."""
+        """Return the same guide with a full matrix, whatever the number of unknowns."""
         self.settings = LaplaceOptions(curvature="full")
         self._require_feasible(model)
         return self.guide(model, init_scale)
 
     def check(self, model: BNN, x: Tensor) -> None:
-        """Refuse priors without a mode, and layers whose statistics depend on the weights."""
+        """Reject priors without a mode, and layers whose statistics depend on the weights."""
         require_independent(model)
         self._require_feasible(model)
         layers = tracked_layers(model.net)
         if layers:
             raise ConfigError(
-                "the method 'laplace' does not take batch normalisation, whose statistics change "
-                f"with the weights. Got it in layer {next(iter(layers))!r}."
+                "the method 'laplace' does not support batch normalisation, whose statistics "
+                f"change with the weights. Got it in layer {next(iter(layers))!r}."
             )
 
     def _require_feasible(self, model: BNN) -> None:
-        """Refuse a matrix that is too large."""
+        """Reject a matrix that is too large."""
         size = sum(slot.value.numel() for slot in model.slots.values())
         if self.settings.curvature == "full" and size > MAX_FULL_RANK:
             raise ConfigError(
@@ -180,25 +158,20 @@ class LaplaceMethod(Method):
                 f"{MAX_FULL_RANK} unknowns are accepted."
             )
 
-    def is_diagonal(self, size: int) -> bool:
-        """Tell whether the curvature of so many unknowns is its diagonal alone."""
-        if self.settings.curvature == "auto":
-            return size > MAX_JOINT
-        return bool(self.settings.curvature == "diagonal")
-
     def after_training(self, model: BNN, guide: Guide, rows: TrainingRows) -> None:
-        """Give the guide the curvature at the mode, and the network the mode."""
+        """Set the curvature of the guide, and the network's parameters to the mode."""
         if not isinstance(guide, LaplaceGuide):
             return
         require_independent(model)
-        diagonal = self.is_diagonal(guide.mode.numel())
+        curvature, size = self.settings.curvature, guide.mode.numel()
+        diagonal = curvature == "diagonal" or (curvature == "auto" and size > MAX_JOINT)
         precision = gauss_newton(model, guide, rows.x, diagonal=diagonal)
         (precision if diagonal else precision.diagonal()).add_(prior_curvature(model, guide))
         try:
             guide.set_precision(precision, log_joint(model, guide, rows.x, rows.y))
         except ValueError as error:
             raise ConfigError(
-                f"there is no Laplace approximation here: {error}. Train longer, or take a prior "
+                f"there is no Laplace approximation here: {error}. Train longer, or use a prior "
                 "that is curved everywhere, such as Normal(0, 1)."
             ) from None
         with torch.no_grad():
@@ -208,5 +181,5 @@ class LaplaceMethod(Method):
         model.linearised = True
 
     def loss_is_elbo(self, model: BNN) -> bool:
-        """Return False: it is minus the log joint."""
+        """Return False: the loss is minus the log joint."""
         return False

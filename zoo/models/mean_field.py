@@ -8,11 +8,10 @@ Model and posterior, for every weight :math:`w_i` of the network :math:`f_w`:
 .. math::
     \mathrm{KL}(q \| p) = \sum_i \tfrac12 (\sigma_i^2 + \mu_i^2 - \log \sigma_i^2 - 1)
 
-Use it as the first thing to try and as the yardstick for the rest. It is exact for the means of a
-linear model, and gives the standard deviations of the best factorised posterior, which are too
-small where weights are correlated. On wide networks a standard normal prior is strong: the
-posterior of many weights stays at the prior, and the fit is smoother than that of the same network
-trained as a point.
+Use it first, and as the baseline for the other methods. It is exact for the means of a linear
+model. Its standard deviations are those of the best factorised posterior, which are too small where
+weights are correlated. On wide networks a standard normal prior is strong: the posterior of many
+weights stays at the prior, and the fit is smoother than a point estimate of the same network.
 
 Reference: Graves (2011), *Practical Variational Inference for Neural Networks*, NIPS.
 """
@@ -27,10 +26,10 @@ from zoo.registry import Recipe, register
 
 
 class MeanFieldNetwork(BNN):
-    """A network with independent weights."""
+    """A network with independent weights, also the model of `laplace`, `swag` and `evidence`."""
 
     def sample_slots(self) -> dict[str, Tensor]:
-        """Draw every weight from its own prior, or from a model of several sites swapped in."""
+        """Sample every weight from its prior; a prior of several sites runs its own model."""
         weights = {}
         for name in self.slots:
             prior = self.prior(name)
@@ -45,8 +44,6 @@ class MeanFieldNetwork(BNN):
     priors={"*": "Normal(0, 1)"},
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.05),
     reference="Graves (2011), Practical Variational Inference for Neural Networks",
-    exactness="mean_field",
-    analytic_kl=True,
 )
 class MeanFieldMethod(Method):
     """Standard normal priors on every weight and bias; the guide is `guides.mean_field`."""

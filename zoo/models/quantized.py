@@ -1,42 +1,45 @@
 r"""Variational network quantization: weights end on a few code words, by default three.
 
-Model and posterior, for every weight :math:`w_{ij}` of a layer with code words
-:math:`s c_k \in \{-a, 0, a\}`:
+Model and posterior, for every weight :math:`w_{ij}` of a layer with code words :math:`s c_k \in
+\{-a, 0, a\}`:
 
 .. math::
     p(w_{ij}) \propto \sum_k \frac{1}{|w_{ij} - s c_k|}, \qquad
     q(w_{ij}) = N(\theta_{ij}, \sigma_{ij}^2)
 
-The divergence from one spike is that of a log-uniform prior, :math:`\mathrm{KL}_{LU}`; from all of
-them it is approximated by windows :math:`\Omega(t) = e^{-t^2 / 2\tau^2}`, :math:`\tau = 0.375\,a`:
+The divergence from one spike is that of a log-uniform prior, :math:`\mathrm{KL}_{LU}`. From all
+spikes it is approximated with windows :math:`\Omega(t) = e^{-t^2 / 2\tau^2}`, :math:`\tau =
+0.375\,a`:
 
 .. math::
     \mathrm{KL} \approx \sum_{k: c_k \ne 0} \Omega(\theta - s c_k)
     \mathrm{KL}_{LU}(\theta - s c_k, \sigma)
     + \Bigl[1 - \sum_{k: c_k \ne 0} \Omega(\theta - s c_k)\Bigr] \mathrm{KL}_{LU}(\theta, \sigma)
 
-The site is :math:`w / s`, whose code words do not move, so the divergence does not depend on
-:math:`s` and the likelihood alone decides it. These are other coordinates of the published
-objective: a weight that has found its code word stays on it while :math:`s` changes, and :math:`s`
-is learned as fast as the weights, where the published recipe has it a hundred times slower.
+The site is :math:`\tilde w = w / s`, whose code words are always at the published distance of 0.2.
+The divergence then does not depend on :math:`s`, which the likelihood alone determines, and an
+optimizer step is the same fraction of a codebook in every layer. The objective is the published one
+in other coordinates: weights on a code word stay on it while :math:`s` changes, so :math:`s` is
+learned as fast as the weights. The published recipe, in coordinates of the weights themselves,
+needs a learning rate for :math:`s` that is a hundred times smaller.
 
-The network is pretrained without the divergence. Then :math:`s` is put where the code words are
+The network is pretrained without the divergence. Then :math:`s` is set so that the code words are
 nearest to the weights of each layer, and the weight of the divergence rises to one. After the fit a
-weight with :math:`\log(\sigma^2 / \theta^2) \ge 3` becomes zero and any other its nearest code
-word: ``Fit.quantize()`` returns that network, and its scores stand beside those of the continuous
-one. Biases have standard normal priors and keep their precision.
+weight with :math:`\log(\sigma^2 / \theta^2) \ge 3` becomes zero, and any other its nearest code
+word. ``Fit.quantize()`` returns that network; its scores are reported beside those of the
+continuous one. Biases have standard normal priors and keep their precision.
 
-Use it to store a network in two bits per weight, or to see how much precision it needs. Another
-codebook is one prior away: ``--prior '*.weight=Quantized([-2, -1, 0, 1, 2], size=fitted)'`` fits
-five words, ``size=fixed`` takes words as given. A network that is pretrained already needs
-``--pretrain 0``.
+Use it to store a network in two bits per weight, or to see how much precision it needs. Other
+codebooks are set by the prior: ``--prior '*.weight=Quantized([-2, -1, 0, 1, 2], size=fitted)'``
+fits five words, ``size=fixed`` takes the words as given. Use ``--pretrain 0`` for a network that is
+already pretrained.
 
-It is a regulariser rather than a posterior: the prior is improper, so there is no evidence, and the
-divergence is an approximation that is up to 1.07 nats per weight below the exact one, worst on the
-code words. Uncertainties are those of weights that were pulled to code words and are not to be
-trusted. A codebook that is too coarse, a warm-up that is too short or too few steps show in the
-quantized network alone, which is why both are scored. Convolutional networks can drown in noise
-that the divergence adds: ``--option max_sd=0.1`` bounds it.
+It is a regulariser rather than a posterior. The prior is improper, so there is no evidence, and the
+approximate divergence is up to 1.07 nats per weight below the exact one, worst on the code words.
+Its uncertainties are those of weights pulled to code words and should not be trusted. A codebook
+that is too coarse, too short a warm-up or too few steps show only in the quantized network, which
+is why both are scored. The noise that the divergence adds can dominate convolutional networks;
+``--option max_sd=0.1`` bounds it.
 
 Reference: Achterhold, Köhler, Schmeink and Genewein (2018), *Variational Network Quantization*,
 ICLR.
@@ -60,7 +63,7 @@ from zoo.priors import Options, SlotPrior
 from zoo.priors.slot_prior import constant
 from zoo.registry import ExpectedFailure, Recipe, register
 
-#: A learned codebook does not shrink below a quarter of its start (published: from 0.2 to 0.05).
+#: A learned codebook shrinks to a quarter of its initial size at most (published: 0.2 to 0.05).
 SMALLEST_GROWTH = math.log(0.25)
 
 
@@ -72,37 +75,22 @@ class QuantizedOptions(Options):
         ge=1e-6,
         le=1e6,
         description="Bound of the posterior sds, as a fraction of the smallest distance between "
-        "code words. Without one the divergence adds noise where it should move weights, which "
-        "can ruin a convolutional network. The published bound is 8.",
+        "code words. Without one the divergence adds noise instead of moving weights, which can "
+        "ruin a convolutional network. The published bound is 8.",
     )
 
 
 class Quantized(SlotPrior):
-    r"""A log-uniform spike at every code word.
-
-    .. math:: p(w) \propto \sum_k \frac{1}{|w - s c_k|}
-
-    The size :math:`s` is one number per slot. The prior is improper: only differences of the ELBO
-    mean something, and it cannot be sampled.
-
-    The site is :math:`\tilde w = w / s`, whose code words are at the published distance of 0.2 for
-    every codebook; the divergence does not depend on :math:`s`. A step of the optimizer is then the
-    same fraction of a codebook in every layer, and weights that have found their code word stay on
-    it when :math:`s` changes, so that it can be learned as fast as they are. In coordinates of the
-    weights themselves, as published, it has to be a hundred times slower.
+    """A log-uniform spike at every code word. It is improper and cannot be sampled.
 
     Parameters
     ----------
     codebook
-        The code words :math:`c_k`, zero among them.
+        The code words :math:`c_k`, including zero.
     size
-        ``fixed``: :math:`s = 1`. ``learned``: it starts at one and is trained with the weights.
-        ``fitted``: it starts where the code words are nearest to the pretrained weights, and is
-        trained.
-
-    References
-    ----------
-    Achterhold, Köhler, Schmeink and Genewein (2018), *Variational Network Quantization*.
+        The size :math:`s` of the slot's codebook. ``fixed``: one. ``learned``: initially one, and
+        trained with the weights. ``fitted``: initially such that the code words are nearest to the
+        pretrained weights, and trained.
     """
 
     codebook: tuple[float, ...] = (-0.2, 0.0, 0.2)
@@ -120,14 +108,14 @@ class Quantized(SlotPrior):
 
     @classmethod
     def check(cls, parameters: Mapping[str, Any]) -> None:
-        """Refuse a codebook without zero, or with a word twice."""
+        """Reject a codebook without zero or with a repeated word."""
         codebook = parameters["codebook"]
         try:
             Quantizing(torch.tensor(codebook, dtype=torch.float64), validate_args=True)
         except ValueError as error:
             shown = ", ".join(f"{word:g}" for word in codebook)
             raise PriorError(
-                f"Quantized(codebook=[{shown}]) does not exist: {' '.join(str(error).split())}"
+                f"Quantized(codebook=[{shown}]) is not valid: {' '.join(str(error).split())}"
             ) from None
 
     def setup(self) -> None:
@@ -136,7 +124,7 @@ class Quantized(SlotPrior):
         gap = given.sort().values.diff().min()
         self.is_fitted = self.size == "fitted"
         self.register_buffer("words", given * (REFERENCE_GAP / gap))
-        # Weights that a codebook is yet to be fitted to are in their own units.
+        # Until the codebook is fitted, weights are in their own units.
         unit = torch.ones_like(gap) if self.is_fitted else gap / REFERENCE_GAP
         self.register_buffer("unit", unit)
         self.growth = None if self.size == "fixed" else nn.Parameter(torch.zeros_like(gap))
@@ -148,7 +136,7 @@ class Quantized(SlotPrior):
         return weights
 
     def scale(self) -> Tensor:
-        """Return the size of the codebook: what the weights of the site are multiplied by."""
+        """Return the size of the codebook, the factor from the site to the weights."""
         return self.unit if self.growth is None else self.unit * self.growth.exp()
 
     def code_words(self) -> Tensor:
@@ -156,7 +144,7 @@ class Quantized(SlotPrior):
         return self.words * self.scale()
 
     def guide(self, init_scale: float) -> Guide:
-        """Gaussian weights that stay near the codebook."""
+        """Return Gaussian weights that stay near the codebook."""
         return QuantizedGuide(
             self.slot.name,
             self.slot.value / self.unit,
@@ -176,7 +164,7 @@ class Quantized(SlotPrior):
 
     @torch.no_grad()
     def after_pretraining(self, guide: Guide) -> None:
-        """Fit the size of the codebook to pretrained weights, and let their posterior start."""
+        """Fit the size of the codebook to pretrained weights, and restart their posterior."""
         if not isinstance(guide, QuantizedGuide):
             return
         if self.is_fitted and self.growth is not None:
@@ -209,8 +197,6 @@ class Quantized(SlotPrior):
         init_scale=0.0183,
     ),
     reference="Achterhold, Köhler, Schmeink and Genewein (2018), Variational Network Quantization",
-    exactness="mean_field",
-    analytic_kl=True,
     expected_failures={
         "reaches_its_own_optimum": ExpectedFailure(
             "can be raised by",

@@ -6,25 +6,27 @@ Model and posterior, for every weight :math:`w_{ij}`:
     p(w_{ij}) \propto \frac{1}{|w_{ij}|}, \qquad q(w_{ij}) = N(\mu_{ij}, \sigma_{ij}^2), \qquad
     \alpha_{ij} = \frac{\sigma_{ij}^2}{\mu_{ij}^2}
 
-The divergence depends on :math:`\alpha` alone. Up to a constant that is chosen to make it vanish
-for pure noise, and with an error below 0.0094 nats,
+The prior is scale-invariant, so the divergence depends on :math:`\alpha` alone. Up to a constant
+chosen to make it vanish for pure noise, and with an error below 0.0094 nats,
 
 .. math::
     \mathrm{KL}(\alpha) \approx k_1\, \mathrm{sigmoid}(-(k_2 + k_3 \log\alpha)) + \tfrac12 \log(1 +
     \alpha^{-1}), \quad k = (0.63576, 1.87320, 1.48695)
 
-so a weight is either worth its price or drifts to :math:`\alpha \to \infty`. Weights with
-:math:`\log\alpha > 3` are pruned, the published threshold. Biases have standard normal priors; the
-paper trains them as points, as ``--bayesian '*weight'`` does.
+A weight that does not improve the likelihood enough drifts to :math:`\alpha \to \infty`. Weights
+with :math:`\log\alpha > 3`, the published threshold, are pruned. Biases have standard normal
+priors; the paper trains them as points, as does ``--bayesian '*weight'``.
 
-Use it for the smallest number of weights at given accuracy. It says nothing about units: what is
-left is scattered over the layer, and makes no dense network smaller unless whole units die. It
-fails in three ways. Without a warm-up of the KL a large network prunes everything before it has
-learned anything. The prior is improper and has no posterior in general (Hron et al. 2018), so the
-ELBO has an arbitrary constant per weight: compare it only between fits of the same network. And
-the approximation underestimates how unsure a pruned weight is about its sign and size: intervals
-from it are too narrow away from the data. NUTS, which needs a posterior that exists, samples
-the counterpart ``TruncatedNormalJeffreys(group=element)``.
+Use it for the smallest number of weights at a given accuracy. It does not prune units: the
+remaining weights are scattered over the layer, and the dense network becomes smaller only where all
+weights of a unit are pruned.
+
+Without KL warm-up a large network prunes everything before it has learned anything. The prior is
+improper and the posterior does not exist in general (Hron et al. 2018), so the ELBO has an
+arbitrary constant per weight; compare it only between fits of the same network. The approximation
+underestimates the uncertainty of a pruned weight about its sign and size, so intervals are too
+narrow away from the data. NUTS needs a proper posterior and samples the counterpart
+``TruncatedNormalJeffreys(group=element)``.
 
 Reference: Molchanov, Ashukha and Vetrov (2017), *Variational Dropout Sparsifies Deep Neural
 Networks*, ICML. Hron, Matthews and Ghahramani (2018), *Variational Bayesian dropout: pitfalls and
@@ -45,16 +47,7 @@ from zoo.registry import ExpectedFailure, Recipe, register
 
 
 class SparseVD(SlotPrior):
-    r"""An improper log-uniform prior on every weight, :math:`p(w) \propto |w|^{-1}`.
-
-    It is the same on every scale, so that only the ratio of noise to signal costs anything. The
-    prior is improper, and so is the posterior: only differences of the ELBO mean something, and it
-    cannot be sampled.
-
-    References
-    ----------
-    Molchanov, Ashukha and Vetrov (2017), *Variational Dropout Sparsifies Deep Neural Networks*.
-    """
+    """Log-uniform prior on every weight. It is improper and cannot be sampled."""
 
     is_improper: ClassVar[bool] = True
     makes_noise: ClassVar[bool] = True
@@ -66,11 +59,11 @@ class SparseVD(SlotPrior):
         return weights
 
     def guide(self, init_scale: float) -> Guide:
-        """Gaussian weights, judged by their ratio of noise to signal."""
+        """Return Gaussian weights, pruned by their ratio of noise to signal."""
         return SparseVDGuide(self.slot.name, self.slot.value, init_scale=init_scale)
 
     def proper(self) -> str:
-        """Return the same with a scale per weight that is bounded on both sides."""
+        """Return the prior with a scale per weight, bounded on both sides."""
         return "TruncatedNormalJeffreys(group=element)"
 
 

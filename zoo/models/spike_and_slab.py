@@ -7,32 +7,32 @@ Model and posterior, for groups :math:`i` of the weights of a layer (each weight
     \qquad q(s_i) = \mathrm{Bernoulli}(p_i), \quad q(v_{ij} \mid s_i = 1) = N(\mu_{ij},
     \sigma_{ij}^2)
 
-Only the products are sites, so a value behind a switch that is off is charged for nothing:
+Only the products are sites, so values behind a switch that is off do not contribute:
 
 .. math::
     \mathrm{KL} = \sum_i p_i \log\frac{p_i}{\pi} + (1 - p_i) \log\frac{1 - p_i}{1 - \pi}
         + p_i \sum_j \mathrm{KL}(N(\mu_{ij}, \sigma_{ij}^2) \,\|\, N(0, \tau^2))
 
-The objective is minus the ELBO of this discrete model: every step draws switches that are zero or
-one, and the value of the loss is unbiased. Its gradient is not. It passes through a switch as if
-that were its binary concrete relaxation :math:`\mathrm{sigmoid}((\mathrm{logit}\,p_i + L_i) /
-\lambda)` with logistic noise :math:`L_i` (straight through). The temperature :math:`\lambda` of the
-guide decides the bias and nothing else. Where the log likelihood is quadratic in a switch the bias
-vanishes with :math:`\lambda`, while the variance grows; by default :math:`\lambda` falls from 1 to
-0.1 (``--option schedule=constant --option start=0.5`` keeps it).
+The objective is minus the ELBO of this discrete model. Every step draws switches that are zero or
+one, and the loss is unbiased, but its gradient is not: it is that of the binary concrete relaxation
+:math:`\mathrm{sigmoid}((\mathrm{logit}\,p_i + L_i) / \lambda)` with logistic noise :math:`L_i`
+(straight through). The temperature :math:`\lambda` of the guide affects only this gradient. Where
+the log likelihood is quadratic in a switch, the bias vanishes with :math:`\lambda`, while the
+variance grows. By default :math:`\lambda` falls from 1 to 0.1; ``--option schedule=constant
+--option start=0.5`` keeps it constant.
 
-``--prior '*weight=SpikeAndSlab(inclusion=0.1, group=auto)'`` has rarer switches, and one for all
+``--prior '*weight=SpikeAndSlab(inclusion=0.1, group=auto)'`` makes switches rarer, with one for all
 weights of an input unit or a filter. NUTS, which needs gradients of the model, samples the
-relaxation ``RelaxedSpikeAndSlab()`` with switches between zero and one; its small weights are not
-exactly zero.
+relaxation ``RelaxedSpikeAndSlab()``, whose switches are between zero and one and whose small
+weights are not exactly zero.
 
 Use it to learn which weights are needed, with a probability for each. Groups with :math:`p_i < 1/2`
 are pruned. For one weight and Gaussian noise the posterior is of this family.
 
-It fails where inputs are correlated: switches are independent in the posterior, so of two inputs
-that could stand for each other one is kept and looks certain. A switch that is off is seldom drawn
-on, and comes back slowly: if a layer loses all weights, raise ``inclusion`` or train longer. All
-rows of a batch see the same switches, so that gradients are noisier than those of Gaussian weights.
+It fails where inputs are correlated. Switches are independent in the posterior, so of two
+interchangeable inputs one is kept and looks certain. A switch that is off is rarely drawn on and
+recovers slowly: if a layer loses all its weights, raise ``inclusion`` or train longer. All rows of
+a batch share the same switches, so gradients are noisier than those of Gaussian weights.
 
 Reference: Mitchell and Beauchamp (1988), *Bayesian Variable Selection in Linear Regression*, JASA;
 posterior: Titsias and Lázaro-Gredilla (2011), *Spike and Slab Variational Inference for Multi-Task
@@ -65,29 +65,27 @@ class SpikeAndSlabOptions(Options):
     """Settings of the guide: the temperature of its switches."""
 
     schedule: Literal["constant", "linear", "geometric"] = Field(
-        "geometric", description="How the temperature moves from start to end."
+        "geometric", description="Schedule of the temperature from start to end."
     )
-    start: float = Field(1.0, ge=1e-3, le=1e3, description="Temperature at the start.")
-    end: float = Field(0.1, ge=1e-3, le=1e3, description="Temperature at the end.")
+    start: float = Field(1.0, ge=1e-3, le=1e3, description="Initial temperature.")
+    end: float = Field(0.1, ge=1e-3, le=1e3, description="Final temperature.")
+
+
+def _log_odds(probability: float) -> float:
+    return math.log(probability) - math.log1p(-probability)
 
 
 class SpikeAndSlab(SlotPrior):
     r"""Weights behind switches, :math:`w_{ij} = s_i v_{ij}`.
 
-    .. math:: s_i \sim \mathrm{Bernoulli}(\pi), \quad v_{ij} \sim N(0, \tau^2)
-
     Parameters
     ----------
     inclusion
-        :math:`\pi`, the probability of a switch to be on.
+        :math:`\pi`, the probability that a switch is on.
     scale
         :math:`\tau`.
     group
         Which weights share a switch.
-
-    References
-    ----------
-    Mitchell and Beauchamp (1988), *Bayesian Variable Selection in Linear Regression*.
     """
 
     inclusion: float = 0.5
@@ -101,25 +99,17 @@ class SpikeAndSlab(SlotPrior):
     options: ClassVar[type[Options]] = SpikeAndSlabOptions
     makes_noise: ClassVar[bool] = True
 
-    def setup(self) -> None:
-        """Make the log odds of every switch, and the means of the values."""
-        log_odds = math.log(self.inclusion) - math.log1p(-self.inclusion)
-        shape = self.slot.group_shape(self.group)
-        self.register_buffer(
-            "log_odds", self.slot.value.new_full(shape, log_odds), persistent=False
-        )
-        self.register_buffer("loc", torch.zeros_like(self.slot.value), persistent=False)
-
     def model(self) -> Tensor:
         """Sample the weights: switches times values."""
-        log_odds, loc = self.get_buffer("log_odds"), self.get_buffer("loc")
-        scale = self.number(self.scale).expand(self.slot.shape)
-        prior = SwitchedNormal(log_odds, loc, scale, self.one, event_dim=loc.dim())
+        shape = self.slot.shape
+        log_odds = self.number(_log_odds(self.inclusion)).expand(self.slot.group_shape(self.group))
+        loc, scale = self.zero.expand(shape), self.number(self.scale).expand(shape)
+        prior = SwitchedNormal(log_odds, loc, scale, self.one, event_dim=len(shape))
         weights: Tensor = pyro.sample(self.slot.name, prior)
         return weights
 
     def guide(self, init_scale: float) -> Guide:
-        """Return switches that start on, and Gaussian values."""
+        """Return switches that are probably on, and Gaussian values."""
         return SpikeAndSlabGuide(
             self.slot.name,
             self.slot.value,
@@ -129,7 +119,7 @@ class SpikeAndSlab(SlotPrior):
         )
 
     def proper(self) -> str:
-        """Return the relaxed prior, which a sampler that follows gradients can sample."""
+        """Return the relaxed prior, which gradient-based samplers need."""
         return (
             f"RelaxedSpikeAndSlab(inclusion={self.inclusion}, scale={self.scale}, "
             f"group={self.group})"
@@ -137,24 +127,16 @@ class SpikeAndSlab(SlotPrior):
 
 
 class RelaxedSpikeAndSlab(SlotPrior):
-    r"""Weights behind switches that are anywhere between off and on.
+    r"""Binary concrete relaxation of `SpikeAndSlab`, with switches between off and on.
 
-    .. math::
-        s_i = \mathrm{sigmoid}((\mathrm{logit}\,\pi + L_i) / \lambda), \quad
-        v_{ij} \sim N(0, \tau^2), \quad w_{ij} = s_i v_{ij}
-
-    with logistic noise :math:`L_i`: the binary concrete relaxation of `SpikeAndSlab`.
+    .. math:: s_i = \mathrm{sigmoid}((\mathrm{logit}\,\pi + L_i) / \lambda)
 
     Parameters
     ----------
     inclusion, scale, group
         As for `SpikeAndSlab`.
     temperature
-        :math:`\lambda`: the lower, the nearer to switches that are on or off.
-
-    References
-    ----------
-    Maddison, Mnih and Teh (2017), *The Concrete Distribution*.
+        :math:`\lambda`: the lower, the closer the switches are to zero or one.
     """
 
     inclusion: float = 0.5
@@ -170,8 +152,8 @@ class RelaxedSpikeAndSlab(SlotPrior):
     def model(self) -> Tensor:
         """Sample the coordinates of the switches and the values; return their product."""
         groups = self.groups(self.group)
-        log_odds = math.log(self.inclusion) - math.log1p(-self.inclusion)
-        loc, scale = self.number(log_odds / self.temperature), self.number(1 / self.temperature)
+        loc = self.number(_log_odds(self.inclusion) / self.temperature)
+        scale = self.number(1 / self.temperature)
         u = pyro.sample(self.site("inclusion"), groups.of(Logistic(loc, scale)))
         slab = Normal(self.zero, self.number(self.scale))
         v = pyro.sample(self.site("slab"), self.elements(slab))
@@ -193,8 +175,8 @@ class SpikeAndSlabMethod(Method):
     """Spike-and-slab priors on weights, standard normal priors on biases."""
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
-        """Refuse: a Normal never draws a weight that is zero."""
+        """Reject: a Normal never draws a weight that is exactly zero."""
         raise ConfigError(
-            "the method 'spike_and_slab' takes no guide 'full_rank': its weights are zero with "
+            "the method 'spike_and_slab' supports no guide 'full_rank': its weights are zero with "
             "some probability. Use the prior RelaxedSpikeAndSlab() with the method mean_field."
         )

@@ -1,14 +1,15 @@
 r"""Batch statistics as random variables: the noise of training is kept for prediction.
 
-A network with batch normalisation sees, in training, means and standard deviations that depend on
-the rest of the mini-batch :math:`B`. They are random because the batch is, and the network defines
+During training, a network with batch normalisation uses means and standard deviations that depend
+on the rest of the mini-batch :math:`B`. They are random because the batch is, and the network
+defines
 
 .. math::
     p(y \mid x) = E_{\mu, \sigma}\, p(y \mid x, \mu, \sigma), \qquad
     \mu = \mu(B),\ \sigma = \sigma(B)
 
-Ordinary training maximises :math:`E \log p(y \mid x, \mu(B), \sigma(B))`, a lower bound of the
-log of this; ordinary prediction puts averages in the place of the random variables. Here they stay
+Ordinary training maximises :math:`E \log p(y \mid x, \mu(B), \sigma(B))`, a lower bound of the log
+of this density. Ordinary prediction replaces the random variables by averages; here they stay
 random. For every channel of every layer, independently,
 
 .. math::
@@ -16,19 +17,18 @@ random. For every channel of every layer, independently,
 
 with the moments over mini-batches of the training rows, :math:`m_\mu = E\mu(B)`, :math:`s_\mu^2 =
 \mathrm{Var}\,\mu(B)`, :math:`m_\sigma = E\log\sigma(B)`, :math:`s_\sigma^2 = \mathrm{Var}\log
-\sigma(B)`: the minimum of :math:`\mathrm{KL}(p(\mu, \sigma) \| r(\mu) r(\sigma))`. A prediction
+\sigma(B)`, which minimise :math:`\mathrm{KL}(p(\mu, \sigma) \| r(\mu) r(\sigma))`. A prediction
 averages over draws of them, :math:`(x - \mu) / \sqrt{\sigma^2 + \varepsilon}\; \gamma + \beta`.
 
-The sites are the buffers ``running_mean`` and ``running_var`` of the layers. Their prior is
-:math:`r`, the guide is the same law, and their KL is zero: nothing is learned about a statistic
-beyond its batches. Weights are points. In training mode a batch is itself the draw. A plain
-`torch.nn.Sequential` without batch normalisation gets a layer behind every linear or convolutional
-one but the last.
+The sites are the buffers ``running_mean`` and ``running_var`` of the layers. Prior and guide are
+both :math:`r`, so their KL is zero. Weights are points. In training mode the batch itself is the
+draw. A plain `torch.nn.Sequential` without batch normalisation gets such a layer after every linear
+or convolutional one except the last.
 
-Use it for uncertainty from a network that has batch normalisation already, at no cost in training;
-`zoo.stochastic_batch_norm` does it to a trained one. Its noise is that of the batch size: at 16 it
-is felt, at 256 there is next to none. It is no posterior of the weights: it does not shrink with
-more data, and far away from the data it can be as sure of itself as the network is.
+Use it for uncertainty from a network that already has batch normalisation, at no cost in training;
+`zoo.stochastic_batch_norm` applies it to a trained network. The noise depends on the batch size: it
+is noticeable at 16 and negligible at 256. It is not a posterior of the weights: it does not shrink
+with more data, and away from the data it can be as overconfident as the network itself.
 
 Reference: Atanov, Ashukha, Molchanov, Neklyudov and Vetrov (2018), *Uncertainty Estimation via
 Stochastic Batch Normalization*.
@@ -47,12 +47,7 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from guides.base import Composite, Guide
-from guides.stochastic_batch_norm import (
-    MIN_SCALE,
-    START_SCALE,
-    Moments,
-    StochasticBatchNormGuide,
-)
+from guides.stochastic_batch_norm import MIN_SCALE, START_SCALE, Moments, StochasticBatchNormGuide
 from zoo.errors import ConfigError, PriorError
 from zoo.infer.normalisation import moments_of_batches, statistic_name, tracked_layers
 from zoo.network.bnn import BNN
@@ -63,17 +58,12 @@ from zoo.network.slots import Slot
 from zoo.priors import SlotPrior
 from zoo.registry import ExpectedFailure, Recipe, register
 
-#: Mini-batches from which moments are taken: a standard deviation to 2%.
+#: Number of mini-batches for the moments, enough for standard deviations within 2%.
 NUM_BATCHES = 1000
 
 
 class StochasticBatchNorm(SlotPrior):
-    r"""Distribution of a statistic of a channel over mini-batches.
-
-    .. math:: \mu \sim N(m_\mu, s_\mu^2), \qquad \log \sigma^2 \sim N(2 m_\sigma, 4 s_\sigma^2)
-
-    It is narrow around the running average until moments are matched.
-    """
+    """Distribution of a channel's statistic over mini-batches; narrow until moments are matched."""
 
     old_names: ClassVar[tuple[str, ...]] = ("BatchMean", "BatchVariance")
 
@@ -82,11 +72,11 @@ class StochasticBatchNorm(SlotPrior):
 
     @classmethod
     def support_of(cls, slot: Slot) -> constraints.Constraint:
-        """Variances are positive."""
+        """Return the positive numbers for a variance, all real numbers for a mean."""
         return constraints.positive if slot.positive else constraints.real
 
     def setup(self) -> None:
-        """Make the moments; of a variance, those of its logarithm."""
+        """Make buffers of the moments; for a variance, those of its logarithm."""
         is_statistic = self.slot.name.endswith(("running_mean", "running_var"))
         if self.slot.layer != "normalisation" or not is_statistic:
             raise PriorError(
@@ -111,14 +101,14 @@ class StochasticBatchNorm(SlotPrior):
         return value
 
     def guide(self, init_scale: float) -> Guide:
-        """Return the same: nothing is learned about a statistic beyond its batches."""
+        """Return the same distribution."""
         return StochasticBatchNormGuide(
             self.slot.name, self.start(), is_variance=self.slot.positive
         )
 
     @torch.no_grad()
     def match(self, moments: Moments) -> None:
-        """Take the moments of the statistic; of a variance, those of its logarithm."""
+        """Take the moments of the statistic; for a variance, those of its logarithm."""
         self.loc.copy_(moments.mean)
         self.scale.copy_(moments.scale)
 
@@ -158,7 +148,7 @@ class StochasticBatchNormNetwork(BNN):
         return slots
 
     def evaluate(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return the network's outputs; a layer that normalises by the batch needs no draw."""
+        """Return the network's outputs; layers in training mode normalise by the batch."""
         inputs = dict(values)
         for name, layer in tracked_layers(self.net).items():
             mean = inputs.pop(statistic_name(name, "mean"), None)
@@ -173,18 +163,18 @@ class StochasticBatchNormNetwork(BNN):
         return bool(self.num_batches > 0)
 
     def match(self, guide: Composite, batches: Iterable[Tensor]) -> None:
-        """Give the statistics the moments that they have over batches, in prior and guide alike.
+        """Match prior and guide to the moments of the statistics over batches.
 
         Parameters
         ----------
         guide
             The guide of this model.
         batches
-            Rows of mini-batches, of the size of training.
+            Rows of mini-batches, of the batch size of training.
         """
         moments = moments_of_batches(self, batches)
         if not all(m.count for m in moments.values()):
-            raise ConfigError("the statistics of a layer were never seen: give at least one batch.")
+            raise ConfigError("no statistics of a layer were seen: give at least one batch.")
         if all(bool((m.scale <= MIN_SCALE).all()) for m in moments.values()):
             warnings.warn(
                 "the statistics are the same in every batch, so that predictions do not vary: "
@@ -205,9 +195,9 @@ def _as_gain_and_offset(
 ) -> dict[str, Tensor]:
     r"""Return parameters and buffers that normalise by given statistics.
 
-    With mean zero and :math:`\sigma^2 + \varepsilon = 1` a layer multiplies and adds. In the gain
-    :math:`\gamma / \sqrt{\sigma^2 + \varepsilon}` and the offset, the statistics have a gradient,
-    which torch does not give them where they belong.
+    torch has no gradient with respect to running statistics. The layer therefore gets mean zero and
+    :math:`\sigma^2 + \varepsilon = 1`, and the statistics enter through the gain :math:`\gamma /
+    \sqrt{\sigma^2 + \varepsilon}` and the offset.
     """
     gain = layer.weight * torch.rsqrt(variance + layer.eps)
     return {
@@ -219,7 +209,7 @@ def _as_gain_and_offset(
 
 
 def _with_gains(net: nn.Module) -> nn.Module:
-    """Return a copy whose normalisation layers all have gains and offsets, if only one and zero."""
+    """Return a copy in which every normalisation layer has a gain and an offset."""
     net = copy.deepcopy(net)
     for layer in tracked_layers(net).values():
         if not layer.affine:
@@ -236,36 +226,26 @@ def _with_gains(net: nn.Module) -> nn.Module:
     recipe=Recipe(num_steps=3000, batch_size=16, lr=3e-3, kl_warmup=0.0),
     reference="Atanov et al. (2018), Uncertainty Estimation via Stochastic Batch Normalization",
     exactness="point",
-    small_problem={
-        "data": "diabetes",
-        "net": "mlp:10-5-1",
-        "likelihood": "gaussian(noise=0.7)",
-    },
-    analytic_kl=True,
+    small_problem={"data": "diabetes", "net": "mlp:10-5-1", "likelihood": "gaussian(noise=0.7)"},
     expected_failures={
         "guide_covers_model": ExpectedFailure(
-            "matches no slot",
-            "weights are points: there is no prior of theirs to swap",
+            "matches no slot", "weights are points without a prior to swap"
         ),
         "minibatch_is_unbiased": ExpectedFailure(
-            "mean over batches",
-            "a batch is normalised by its own statistics: that is the noise",
+            "mean over batches", "a batch is normalised by its own statistics: that is the noise"
         ),
         "gradients_reach_every_parameter": ExpectedFailure(
-            "no gradient reaches",
-            "the guide is fitted by moments, not by gradients",
+            "no gradient reaches", "the guide is fitted by moments, not by gradients"
         ),
         "prior_swap": ExpectedFailure(
             "has the wrong support",
-            "statistics are distributed as over batches, and weights are points",
+            "the batches determine the distribution of the statistics, and weights are points",
         ),
         "reaches_its_own_optimum": ExpectedFailure(
-            "has no batch normalisation",
-            "the statistics are matched by moments, not by an ELBO",
+            "has no batch normalisation", "the statistics are matched by moments, not by an ELBO"
         ),
         "recovers_linear_regression": ExpectedFailure(
-            "has no batch normalisation",
-            "a linear model has no statistics to make random",
+            "has no batch normalisation", "a linear model has no statistics to make random"
         ),
     },
 )
@@ -286,7 +266,7 @@ class StochasticBatchNormMethod(Method):
         model.match(guide, islice(rows.full(), NUM_BATCHES))
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
-        """Refuse: the distributions are fitted by moments, channel by channel."""
+        """Reject: moments are matched channel by channel."""
         raise ConfigError(
             "the guide 'full_rank' cannot be used: stochastic_batch_norm has a guide of its own."
         )

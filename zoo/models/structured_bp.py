@@ -1,7 +1,7 @@
-r"""Structured Bayesian pruning: multiplicative noise says which units and filters can be removed.
+r"""Structured Bayesian pruning: multiplicative noise shows which units and filters can be removed.
 
-What enters a layer is multiplied unit by unit (channel by channel for a convolution). The weights
-are points, trained by maximum likelihood; the multipliers are random:
+The inputs of a layer are multiplied unit by unit (channel by channel for a convolution). The
+weights are points, trained by maximum likelihood; the multipliers are random:
 
 .. math::
     y_i = \theta_i x_i, \qquad \log\theta_i \sim \mathrm{Uniform}(a, b), \qquad
@@ -15,25 +15,23 @@ with :math:`a = -20` and :math:`b = 0`. With :math:`\alpha = (a - \mu)/\sigma`, 
         - \frac{\alpha\phi(\alpha) - \beta\phi(\beta)}{2 Z}
 
 A unit is kept if the signal-to-noise ratio :math:`E\theta / \sqrt{V\theta}` is above one. The
-multiplier stands behind the nonlinearity, so a unit that is removed has said nothing but zero. One
-draw of the multipliers serves a whole batch, as in the published training.
+multiplier comes after the nonlinearity, so the output of a removed unit is exactly zero. All rows
+of a batch share one draw of the multipliers, as in the published training.
 
-Use it to make a network smaller by whole units, inputs among them, at little cost in accuracy.
-Another place is a matter of patterns: ``--prior '2.output=StructuredBP()'`` adds noise behind
-module 2, ``--bayesian '2.input'`` leaves no other noise than that. ``--option
-'kl_scale[0.input]=10'`` weighs the divergence of a layer ten times (the variant
-called SBPa, with 10 and 5 for early convolutions): it prunes harder, and the objective is no longer
-a bound on the evidence.
+Use it to make a network smaller by whole units, including inputs, at little cost in accuracy.
+Patterns select other activations: ``--prior '2.output=StructuredBP()'`` adds noise after module 2,
+``--bayesian '2.input'`` leaves only that noise. ``--option 'kl_scale[0.input]=10'`` weights the
+divergence of a layer by ten (the variant SBPa has 10 and 5 for early convolutions): it prunes more
+strongly, and the objective is no longer a bound on the evidence.
 
-It fails, or means little, in these cases. The weights have no prior, so they can overfit and the
-uncertainty of a prediction is that of the multipliers alone; do not read it as that of a Bayesian
-network. From its quiet start it learns shuffled labels by heart, and the objective is better for
-it; a loud one, ``--init-scale 1 --kl-warmup 0``, lets nothing through that the noise would drown.
-The weights can grow to make up for small multipliers, since nothing holds them back. Noise
-in front of batch normalisation is divided out again: place it behind. From an untrained network and
-with the full divergence from the first step on, all units can be lost before anything is learned;
-the recipe phases it in. A unit at the lower bound has a steady multiplier of almost nothing and a
-ratio above one; it is removed by a second rule, on the mean, which is ours.
+The weights have no prior, so they can overfit, and predictive uncertainty is that of the
+multipliers alone; do not read it as that of a Bayesian network. With the small initial noise of the
+recipe it memorises shuffled labels, and its objective improves; with large noise (``--init-scale 1
+--kl-warmup 0``) it does not fit them. Unregularised weights can grow to compensate small
+multipliers. Batch normalisation cancels noise placed before it; place the noise after it. If an
+untrained network has the full divergence from the first step, all units can be lost before anything
+is learned; the recipe warms it up. A unit at the lower bound has an almost constant multiplier near
+zero and a ratio above one; it is removed by a second rule, on the mean, which is our addition.
 
 Reference: Neklyudov, Molchanov, Ashukha and Vetrov (2017), *Structured Bayesian Pruning via
 Log-Normal Multiplicative Noise*, NIPS.
@@ -64,17 +62,13 @@ class StructuredBPOptions(Options):
         1.0,
         ge=1e-6,
         le=1e6,
-        description="Weight of the divergence in the objective. Above one more units are pruned, "
-        "and the objective is no longer a bound on the evidence; the model stays the same.",
+        description="Weight of the divergence in the objective, not in the model. Above one more "
+        "units are pruned, and the objective is no longer a bound on the evidence.",
     )
 
 
 class StructuredBP(SlotPrior):
-    r"""Multipliers between almost nothing and one, uniform in the logarithm.
-
-    .. math:: \log\theta_i \sim \mathrm{Uniform}(a, b)
-
-    It is proper. The posterior is a truncated log-normal, whose divergence has a closed form.
+    r"""Multipliers :math:`\theta` that are uniform in the logarithm.
 
     Parameters
     ----------
@@ -82,11 +76,6 @@ class StructuredBP(SlotPrior):
         Bounds :math:`a < b` of :math:`\log\theta`.
     group
         ``unit``: a multiplier for each unit or channel; ``layer``: one for all of them.
-
-    References
-    ----------
-    Neklyudov, Molchanov, Ashukha and Vetrov (2017), *Structured Bayesian Pruning via Log-Normal
-    Multiplicative Noise*.
     """
 
     low: float = -20.0
@@ -104,7 +93,7 @@ class StructuredBP(SlotPrior):
 
     @classmethod
     def check(cls, parameters: Mapping[str, Any]) -> None:
-        """Refuse bounds in the wrong order."""
+        """Reject bounds in the wrong order."""
         low, high = parameters["low"], parameters["high"]
         if low >= high:
             raise PriorError(
@@ -113,7 +102,7 @@ class StructuredBP(SlotPrior):
             )
 
     def setup(self) -> None:
-        """Refuse a slot whose values do not multiply activations."""
+        """Reject a slot whose values do not multiply activations."""
         if self.slot.layer != "activation":
             raise PriorError(
                 f"StructuredBP is a prior of noise on activations, such as 0.input, and not of "
@@ -121,29 +110,21 @@ class StructuredBP(SlotPrior):
             )
 
     @property
-    def start(self) -> Tensor:
-        """Where the multipliers start: at the upper bound."""
-        return self.slot.value.new_full(self.shape, self.high).exp()
-
-    @property
     def shape(self) -> torch.Size:
         """One multiplier for each unit, or one for all."""
         return torch.Size([1]) if self.group == "layer" else self.slot.shape
 
     def model(self) -> Tensor:
-        r"""Sample the multipliers :math:`\theta_i`.
-
-        The network multiplies what enters a layer by them (`zoo.network.activations`).
-        """
+        r"""Sample the multipliers :math:`\theta_i`, which `zoo.network.activations` applies."""
         prior = TruncatedLogUniform(self.number(self.low), self.number(self.high))
         theta: Tensor = pyro.sample(self.slot.name, prior.expand(self.shape).to_event(1))
         return theta
 
     def guide(self, init_scale: float) -> Guide:
-        """Return truncated log-normal multipliers that start at the upper bound."""
+        """Return truncated log-normal multipliers, initially at the upper bound."""
         return StructuredBPGuide(
             self.slot.name,
-            self.start,
+            self.slot.value.new_full(self.shape, self.high).exp(),
             low=self.low,
             high=self.high,
             kl_scale=self.settings.kl_scale,
@@ -152,23 +133,21 @@ class StructuredBP(SlotPrior):
 
     @property
     def is_bounded(self) -> bool:
-        """The parameters of the posterior are kept where they have gradients."""
+        """Whether parameters of the posterior are clamped, which is always the case."""
         return True
 
     def after_update(self, guide: Guide) -> None:
-        """Keep the posterior where it has gradients."""
+        """Clamp the posterior to where it has gradients."""
         if isinstance(guide, StructuredBPGuide):
             guide.w.constrain()
 
 
 @register(
     priors={"*.input": "StructuredBP(low=-20, high=0)"},
-    # The multipliers start as good as fixed at one (a log standard deviation of -5).
+    # Initially the multipliers are almost fixed at one (a log standard deviation of -5).
     recipe=Recipe(num_steps=3000, batch_size=128, lr=1e-2, kl_warmup=0.25, init_scale=0.0067),
     reference="Neklyudov, Molchanov, Ashukha and Vetrov (2017), Structured Bayesian Pruning via "
     "Log-Normal Multiplicative Noise",
-    exactness="mean_field",
-    analytic_kl=True,
     compresses=True,
 )
 class StructuredBPMethod(Method):

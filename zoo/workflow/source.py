@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 
+from zoo.network.bnn import BNN
 from zoo.registry import Entry
 
 #: A docstring is an expression.
@@ -12,8 +13,12 @@ _PREAMBLE = (ast.Expr, ast.Import, ast.ImportFrom)
 
 
 def model_source(entry: Entry) -> str:
-    """Return the code of a method's model."""
-    return sample_code(inspect.getsource(importlib.import_module(entry.method.__module__)))
+    """Return the code of a method's model: the sample statements of its file, or its network."""
+    source = inspect.getsource(importlib.import_module(entry.method.__module__))
+    classes = [c for c in entry.method.network.__mro__ if issubclass(c, BNN) and c is not BNN]
+    if "pyro.sample(" in source or not classes:
+        return sample_code(source)
+    return "\n\n\n".join(inspect.getsource(cls).strip() for cls in classes)
 
 
 def guide_source(entry: Entry) -> str:
@@ -45,11 +50,13 @@ def sample_code(source: str) -> str:
 
 
 def _samples(node: ast.stmt) -> bool:
-    """Whether a class or function contains a call of `pyro.sample`, however deep inside."""
+    """Whether a class or function calls `pyro.sample` anywhere inside, or is a guide."""
     if not isinstance(node, ast.ClassDef | ast.FunctionDef):
         return False
-    calls = (child.func for child in ast.walk(node) if isinstance(child, ast.Call))
-    return any(ast.unparse(function) == "pyro.sample" for function in calls)
+    inside = list(ast.walk(node))
+    calls = {ast.unparse(child.func) for child in inside if isinstance(child, ast.Call)}
+    methods = {(f.name, len(f.args.args)) for f in inside if isinstance(f, ast.FunctionDef)}
+    return "pyro.sample" in calls or ("guide", 1) in methods
 
 
 def _segment(source: str, node: ast.stmt) -> str:

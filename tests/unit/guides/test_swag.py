@@ -129,7 +129,7 @@ def test_before_the_end_and_with_one_snapshot_it_is_a_point():
     assert all(torch.equal(value[0], value[2]) for value in draws.values())
     alone = follow(swag(), path(1))
     alone.finish()
-    assert not alone.is_gaussian
+    assert not alone.is_joint
     assert alone.metrics() == {"num_snapshots": 1.0}
 
 
@@ -146,7 +146,7 @@ def test_an_unknown_that_never_moves_has_a_density():
 def test_its_state_holds_the_snapshots_and_whether_they_are_the_posterior():
     guide, other = follow(swag(), path()), swag()
     other.load_state_dict(guide.state_dict())
-    assert not other.is_gaussian
+    assert not other.is_joint
     guide.finish()
     once = {name: value.clone() for name, value in guide.state_dict().items()}
     guide.finish()  # as after a run that was resumed at its end

@@ -59,7 +59,7 @@ def test_snapshots_are_the_weights_after_the_updates(monkeypatch):
 def test_a_stored_fit_has_the_same_draws_and_predictions(tmp_path):
     fit = fitted(out=tmp_path / "run")
     loaded = zoo.load(tmp_path / "run")
-    assert loaded.assembly.guide.is_gaussian
+    assert loaded.assembly.guide.is_joint
     for name, value in fit.draws.slots.items():
         assert torch.equal(value, loaded.draws.slots[name])
     X = dataset().X_test
@@ -85,7 +85,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, monkeypatch, stop_
     with pytest.raises(Interrupted):
         run(prepared, directory)
     again = resume(directory)
-    assert again.assembly.guide.is_gaussian
+    assert again.assembly.guide.is_joint
     for name, value in whole.assembly.guide.state_dict().items():
         assert torch.equal(value, again.assembly.guide.state_dict()[name]), name
 

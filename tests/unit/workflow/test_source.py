@@ -59,5 +59,15 @@ def test_model_and_guide_of_a_method():
     assert "pyro.sample" in guide_source(entry)
 
 
+def test_a_model_that_another_method_defines_is_shown_with_it():
+    shown = model_source(get("laplace"))
+    assert "class LaplaceNetwork" in shown
+    assert "pyro.sample(" in shown
+
+
+def test_a_guide_that_samples_through_its_parts_is_shown():
+    assert "class HypernetworkGuide" in guide_source(get("hypernetwork"))
+
+
 def test_a_method_without_a_guide_of_its_name():
     assert guide_source(SimpleNamespace(name="of_a_plug_in")) == ""
