@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import zoo
+from zoo.registry import list_models
 from zoo.workflow.methods_table import with_table
 
 ROOT = Path(zoo.__file__).parent.parent
@@ -55,3 +57,11 @@ def test_links_inside_the_repository_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), target
+
+
+def test_the_page_of_methods_names_the_module_of_each(tmp_path):
+    (tmp_path / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
+    runpy.run_path(str(tmp_path / "conf.py"))
+    page = (tmp_path / "methods.rst").read_text()
+    for name in list_models():
+        assert f".. automodule:: zoo.models.{name}\n" in page
