@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from zoo.diagnostics.finding import Finding, Level, format_number
+from zoo.diagnostics.finding import Finding, format_number, level_of
 from zoo.diagnostics.reading import SEED, Array
 from zoo.diagnostics.uniformity import SOURCE as BAND_SOURCE
 from zoo.diagnostics.uniformity import Uniformity, uniformity
@@ -101,23 +101,13 @@ def sbc_findings(
 
 def _finding(name: str, test: RankTest, count: int) -> Finding:
     p_value = min(1.0, count * test.p_value)
-    level: Level = "ok"
-    if p_value < P_WARN:
-        level = "fail" if p_value < P_FAIL else "warn"
+    level = level_of(-p_value, -P_WARN, -P_FAIL)
     message = (
         f"Ranks of {name} in {int(test.counts.sum())} simulations: chi-square p = "
         f"{format_number(test.chi_square_p)}, ECDF band p = {format_number(test.ecdf.p_value)}; "
         f"corrected for {count} parameters p = {format_number(p_value)}."
     )
-    return Finding(
-        f"sbc.{name}",
-        level,
-        p_value,
-        P_WARN,
-        message,
-        _advice(test) if level != "ok" else "",
-        SOURCE,
-    )
+    return Finding(f"sbc.{name}", level, p_value, P_WARN, message, _advice(test), SOURCE)
 
 
 def _advice(test: RankTest) -> str:

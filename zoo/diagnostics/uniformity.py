@@ -113,19 +113,15 @@ def pit_finding(name: str, words: str, result: Uniformity) -> Finding:
     if result.p_value < 1 - BAND_PROBABILITY:
         level = "fail" if result.distance > FAIL_DISTANCE else "warn"
     state = "are consistent with" if level == "ok" else "deviate from"
-    return Finding(
-        name,
-        level,
-        result.p_value,
-        1 - BAND_PROBABILITY,
+    message = (
         f"{words} {state} a uniform distribution (p = {format_number(result.p_value)}, largest "
-        f"distance of the distribution functions {format_number(result.distance)}).",
-        ""
-        if level == "ok"
-        else "Look at the PIT plot: a hump means that predictions are too wide, a dip that they "
-        "are too narrow, a slope that they are biased.",
-        SOURCE,
+        f"distance of the distribution functions {format_number(result.distance)})."
     )
+    advice = (
+        "Look at the PIT plot: a hump means that predictions are too wide, a dip that they are too "
+        "narrow, a slope that they are biased."
+    )
+    return Finding(name, level, result.p_value, 1 - BAND_PROBABILITY, message, advice, SOURCE)
 
 
 @lru_cache(maxsize=32)
