@@ -7,7 +7,17 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 import pandas as pd
 
-from zoo.data.columns import Array, Column, Kind, Missing, labels, listing, numbers
+from zoo.data.columns import (
+    Array,
+    Column,
+    Kind,
+    Missing,
+    check_unique,
+    codes_of,
+    labels,
+    listing,
+    numbers,
+)
 from zoo.errors import DataError
 
 Task: TypeAlias = Literal["classification", "regression", "counts"]
@@ -100,9 +110,7 @@ class Schema:
         Array of shape (rows, *input_shape).
         """
         names = [str(name) for name in frame.columns]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise DataError(f"column names must be unique; repeated: {listing(repeated)}.")
+        check_unique(names)
         absent = [column.name for column in self.columns if column.name not in names]
         if absent:
             raise DataError(
@@ -149,15 +157,8 @@ class Schema:
                 f"{int(absent.sum())} in all."
             )
         if self.task == "classification":
-            texts = labels(series)
-            codes = pd.Index(self.classes, dtype=object).get_indexer(pd.Index(texts, dtype=object))
-            if (codes < 0).any():
-                at = int((codes < 0).argmax())
-                raise DataError(
-                    f"target {self.target!r}, data row {rows[at]}: class {texts[at]!r} was not "
-                    f"seen in training. Accepted: {listing(self.classes)}."
-                )
-            return cast(Array, codes.astype(np.int64))
+            column = f"target {self.target!r}"
+            return codes_of(labels(series), self.classes, rows, column=column, what="class")
         values = numbers(series, self.target, rows)
         if self.task == "counts":
             return check_counts(values, self.target, rows)

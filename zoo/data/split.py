@@ -25,19 +25,8 @@ def split_rows(
 ) -> tuple[Array, Array]:
     """Return shuffled training and test row indices.
 
-    Parameters
-    ----------
-    num_rows
-        Number of rows.
-    test_fraction
-        Fraction of test rows; 0 gives an empty test part.
-    seed
-        Seed of the shuffle, at least 0.
-    strata
-        Class index of each row; each class is then split in the same proportion, with at least
-        one row on either side.
-    names
-        Class names, for the error message.
+    With `strata`, the class index of each row, each class is split in the same proportion, with at
+    least one row on either side; `names` are the class names for the error message.
     """
     check_fraction(test_fraction)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
