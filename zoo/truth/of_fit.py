@@ -3,11 +3,9 @@
 import json
 from typing import Any
 
-import numpy as np
 import torch
 import xarray
 from numpy.typing import NDArray
-from torch import Tensor
 
 from zoo.data import Dataset
 from zoo.errors import ConfigError
@@ -22,7 +20,7 @@ from zoo.infer.predict.draws import (
     slots_of,
 )
 from zoo.infer.predict.outputs import network_outputs
-from zoo.truth.reference import Truth, truth
+from zoo.truth.reference import Truth, Values, joined_chains, truth
 
 Array = NDArray[Any]
 
@@ -91,29 +89,29 @@ class _Sampled:
         self.data = (x, y.double() if y.is_floating_point() else y)
         self.points = torch.as_tensor(function_points(dataset), dtype=torch.float64)
 
-    def quantities(self, values: Any) -> dict[str, Array]:
+    def quantities(self, values: Values) -> dict[str, Array]:
         """Return functions and identified parameters, shape ``(chains, draws, ...)``."""
         chains, draws = next(iter(values.values())).shape[:2]
-        slots = slots_of(self.model, _flat(values))
+        slots = slots_of(self.model, joined_chains(values))
         f = network_outputs(self.model, slots, self.points)
         found = {"f": f} | {name: slots[name] for name in self.names}
         return {k: v.numpy().reshape(chains, draws, *v.shape[1:]) for k, v in found.items()}
 
-    def log_joint(self, values: Any) -> Array:
+    def log_joint(self, values: Values) -> Array:
         """Return the log joint in constrained space, as for the fit."""
-        chains, draws = next(iter(values.values())).shape[:2]
-        sites = _flat(values)
+        sites = joined_chains(values)
         slots = slots_of(self.model, sites)
         priors = site_log_priors(self.model, Draws(sites, slots))
         f = network_outputs(self.model, slots, self.data[0])
         likelihood = log_likelihood(self.model, f, slots.get("noise"), self.data[1]).sum(1)
         total = torch.stack(list(priors.values())).sum(0) + likelihood
-        joint: Array = total.numpy().reshape(chains, draws)
+        joint: Array = total.numpy().reshape(next(iter(values.values())).shape[:2])
         return joint
 
     def tree(self, found: Truth) -> xarray.DataTree:
         """Return the tree of the truth with functions, identified parameters and the log joint."""
-        tree = found.tree()
+        # Log joints of different models are not comparable.
+        tree = found.tree(None if self.counterparts else self.log_joint(found.draws.values))
         posterior = tree["posterior"].to_dataset()
         for name in self.names:
             if name not in posterior:
@@ -123,18 +121,6 @@ class _Sampled:
         tree["posterior"] = xarray.DataTree(posterior)
         dims = ("chain", "draw", "point", "output")
         tree["functions"] = xarray.DataTree(xarray.Dataset({"f": (dims, found.quantities["f"])}))
-        if not self.counterparts:  # log joints of different models are not comparable
-            stats = tree["sample_stats"].to_dataset()
-            stats["lp"] = (("chain", "draw"), self.log_joint(found.draws.values))
-            tree["sample_stats"] = xarray.DataTree(stats)
         recipe = json.dumps(found.recipe | self.counterparts)
         tree.attrs |= {"kind": "nuts", "identified": ", ".join(self.names), "recipe": recipe}
         return tree
-
-
-def _flat(values: Any) -> dict[str, Tensor]:
-    """Concatenate chains and convert to tensors."""
-    return {
-        name: torch.as_tensor(np.asarray(value).reshape(-1, *np.asarray(value).shape[2:]))
-        for name, value in values.items()
-    }
