@@ -72,13 +72,7 @@ def leave_one_out(
     Weights are :math:`\propto e^{c_s} / p(y_i \mid \theta_s)`, Pareto smoothed. The results equal
     those of ArviZ's ``loo`` and ``loo_approximate_posterior``, which raise an error for a row with
     the same likelihood in all draws. A network that is certain of a class has many such rows.
-
-    Parameters
-    ----------
-    log_likelihood
-        Shape ``(draws, rows)``.
-    correction
-        Log importance weights of the draws, c above.
+    `log_likelihood` has the shape ``(draws, rows)``; `correction` is c.
     """
     ratios = -log_likelihood if correction is None else correction[:, None] - log_likelihood
     smoothed = [smoothed_log_weights(column) for column in ratios.T]

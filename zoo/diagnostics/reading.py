@@ -34,12 +34,7 @@ def variables(tree: xarray.DataTree, group: str) -> list[str]:
 def chains(array: xarray.DataArray) -> Array:
     """Return draws as ``(chain, draw, everything else flattened)`` in float64.
 
-    A chain dimension is added if there is none.
-
-    Raises
-    ------
-    DataError
-        If there is no dimension ``draw``.
+    A chain dimension is added if there is none; a draw dimension is required.
     """
     if "draw" not in array.dims:
         raise DataError(f"variable {array.name!r} has dimensions {array.dims}, 'draw' is missing")

@@ -29,18 +29,10 @@ MAX_BINS = 20
 
 @dataclass(frozen=True)
 class RankTest:
-    """Uniformity test of the ranks of one parameter, with the data for its plots.
+    """Uniformity tests of the ranks of one parameter, with the data for their plots.
 
-    Parameters
-    ----------
-    counts
-        Ranks in every bin of the histogram; bins are equally probable up to `expected`.
-    expected
-        Expected counts of the bins.
-    chi_square_p
-        p-value of the chi-square test.
-    ecdf
-        The test by simultaneous bands.
+    ``counts`` and ``expected`` are those of the bins of the histogram, ``ecdf`` is the test by
+    simultaneous bands.
     """
 
     counts: NDArray[np.int_]
@@ -55,15 +47,7 @@ class RankTest:
 
 
 def rank_test(ranks: NDArray[np.integer], num_draws: int) -> RankTest:
-    """Test the ranks of one parameter.
-
-    Parameters
-    ----------
-    ranks
-        One per simulation, between 0 and `num_draws`.
-    num_draws
-        Posterior draws per simulation, the L above.
-    """
+    """Test the ranks of one parameter, one per simulation, between 0 and `num_draws`."""
     ranks = np.asarray(ranks)
     if ranks.ndim != 1 or not len(ranks):
         raise ValueError(f"ranks have shape {ranks.shape}; one number per simulation is needed")
@@ -86,15 +70,7 @@ def rank_test(ranks: NDArray[np.integer], num_draws: int) -> RankTest:
 def sbc_findings(
     ranks: Mapping[str, NDArray[np.integer]], num_draws: int
 ) -> tuple[list[Finding], dict[str, RankTest]]:
-    """Check the ranks of several parameters; also return the tests with the data for plots.
-
-    Parameters
-    ----------
-    ranks
-        Name of the parameter and its ranks, one per simulation.
-    num_draws
-        Posterior draws per simulation.
-    """
+    """Check the ranks of parameters by name; also return the tests with the data for plots."""
     tests = {name: rank_test(values, num_draws) for name, values in ranks.items()}
     return [_finding(name, test, len(tests)) for name, test in tests.items()], tests
 

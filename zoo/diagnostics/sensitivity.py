@@ -159,15 +159,7 @@ def power_scaling_table(tree: xarray.DataTree) -> dict[str, tuple[float, float]]
 
 
 def power_scaling(values: Array, log_density: Array) -> Array:
-    """Return ArviZ's power-scaling sensitivity of every column.
-
-    Parameters
-    ----------
-    values
-        Shape ``(draws, columns)``.
-    log_density
-        Log density of the scaled component, per draw.
-    """
+    """Return ArviZ's sensitivity of every column to a component, given its log density per draw."""
     if not varies(log_density[:, None])[0]:
         return np.zeros(values.shape[1])
     dims = ("chain", "draw")

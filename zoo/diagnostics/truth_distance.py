@@ -84,20 +84,10 @@ RATIO_WARN, RATIO_FAIL = ratio_with_coverage(COVERAGE_WARN), ratio_with_coverage
 
 @dataclass(frozen=True)
 class Pair:
-    """Draws of one quantity from the fit and from the truth, column by column.
+    """Draws of one quantity from the fit and from the truth, of shape ``(draws, columns)``.
 
-    Parameters
-    ----------
-    name
-        Name of the quantity in findings: ``functions``, ``log_joint``, ``parameters``.
-    words
-        Name of the quantity in messages.
-    fit, truth
-        Shapes ``(draws, columns)``.
-    effective
-        Effective sample size of every column of the truth.
-    columns
-        Names of the columns.
+    ``name`` is that in findings, ``words`` that in messages; ``effective`` are the effective sample
+    sizes of the columns of the truth, ``columns`` their names.
     """
 
     name: str
@@ -118,13 +108,7 @@ class Pair:
 
 
 def truth_findings(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Finding]:
-    """Compare a fit with the truth: means, sds, Wasserstein distances, kernel test.
-
-    Raises
-    ------
-    DataError
-        If the two trees hold the same quantity in different shapes.
-    """
+    """Compare a fit with the truth: means, sds, Wasserstein distances, kernel test."""
     findings = []
     for pair in comparable_pairs(tree, truth):
         findings += [_mean_finding(pair), _ratio_finding(pair), _wasserstein_finding(pair)]
@@ -149,10 +133,7 @@ def comparable_pairs(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Pair
 
 
 def effective_draws(values: Array) -> Array:
-    """Return the effective sample size of every column of ``(chain, draw, column)``.
-
-    It is at most the number of draws.
-    """
+    """Return the ESS of every column of ``(chain, draw, column)``, at most the number of draws."""
     chains_, count, columns = values.shape
     total = float(chains_ * count)
     if count < 4:

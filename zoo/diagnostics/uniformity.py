@@ -57,13 +57,7 @@ class Uniformity:
 
 
 def uniformity(values: Array) -> Uniformity:
-    """Test whether values in [0, 1] are uniform.
-
-    Parameters
-    ----------
-    values
-        At least one value.
-    """
+    """Test whether values in [0, 1], at least one, are uniform."""
     values = np.asarray(values, np.float64).ravel()
     if not len(values) or not np.all((values >= 0) & (values <= 1)):
         raise ValueError("uniformity needs at least one value, and all of them in [0, 1]")
@@ -93,14 +87,8 @@ def randomized_pit(samples: Array, y: Array) -> Array:
         \quad v_i \sim U(0, 1)
 
     This is exactly uniform if :math:`y_i` and its draws are exchangeable, also for counts.
-    Czado, Gneiting and Held (2009), *Predictive Model Assessment for Count Data*.
-
-    Parameters
-    ----------
-    samples
-        Shape ``(draws, rows)``.
-    y
-        Shape ``(rows,)``.
+    Czado, Gneiting and Held (2009), *Predictive Model Assessment for Count Data*. `samples` have
+    the shape ``(draws, rows)``.
     """
     noise = np.random.default_rng(SEED).uniform(size=len(y))
     less, equal = (samples < y).sum(0), (samples == y).sum(0)

@@ -1,4 +1,4 @@
-"""Checks of model and guide: what they are made of and how they fit together."""
+"""Checks of model and guide: sites, densities, gradients."""
 
 import pickle
 

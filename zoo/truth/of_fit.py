@@ -30,24 +30,11 @@ MAX_ROWS = 20_000
 
 
 def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, xarray.DataTree]:
-    """Sample the posterior of the model of a fit with NUTS.
+    """Sample the posterior of the model of a fit with NUTS; options as for `zoo.truth`.
 
-    The reported quantities are the functions at the rows of `zoo.fit.tree.function_points` and the
-    identified parameters. The weights of a network are not identified.
-
-    Parameters
-    ----------
-    fitted
-        The fit whose model is sampled.
-    dataset
-        The data of the fit.
-    **options
-        As for `zoo.truth`.
-
-    Returns
-    -------
-    tuple
-        The truth, and its tree with the groups used by the diagnostics.
+    The reported quantities are the functions at the rows of `zoo.fit.comparable.function_points`
+    and the identified parameters. The weights of a network are not identified. Returns the truth,
+    and its tree with the groups used by the diagnostics.
     """
     if not fitted.assembly.model.method.has_posterior:
         raise ConfigError(

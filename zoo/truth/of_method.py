@@ -34,17 +34,10 @@ MAX_Z = 5.0
 
 @dataclass(frozen=True)
 class EntryTruth:
-    """A truth and its comparison with the closed form.
+    """A truth, a table of the statistics of every reported number, and the error of the truth.
 
-    Attributes
-    ----------
-    truth
-        The draws, and whether they are accepted.
-    table
-        Mean, sd, Monte Carlo errors, R-hat and ESS of every reported number.
-    exact_z
-        Largest difference of means and sds from the closed form, in Monte Carlo standard errors;
-        None if there is no closed form.
+    ``exact_z`` is the largest difference of means and sds from the closed form, in Monte Carlo
+    standard errors; None if there is no closed form.
     """
 
     truth: Truth
@@ -58,16 +51,10 @@ class EntryTruth:
 
 
 def entry_truth(method: str, given: Mapping[str, Any], **options: Any) -> EntryTruth:
-    """Sample the model of a method on its small problem, or on another one.
+    """Sample the model of a method on its small problem, or on the data given.
 
-    Parameters
-    ----------
-    method
-        A method of the zoo.
-    given
-        Configuration values that override those of the small problem.
-    **options
-        As for `zoo.truth`.
+    Configuration values that are `given` override those of the small problem; options are those of
+    `zoo.truth`.
     """
     entry = get(method)
     values: dict[str, Any] = {} if "data" in given else dict(entry.small_problem)
