@@ -79,7 +79,7 @@ def from_arrays(
         flat=X.ndim == 2,
         dtype=str(X.dtype),
     )
-    encoded, targets = schema.encode_array(X), answer.encoded(schema)
+    encoded, targets = schema.encode_array(X), schema.encode_target(y)
     if X_test is None:
         held_out = encoded[test], targets[test]
     else:
@@ -88,7 +88,7 @@ def from_arrays(
             raise DataError(
                 f"X_test has rows of shape {X_test.shape[1:]}, X has rows of shape {X.shape[1:]}."
             )
-        held_out = schema.encode_array(X_test), schema.encode_target(pd.Series(y_test))
+        held_out = schema.encode_array(X_test), schema.encode_target(y_test)
     return Dataset(name, encoded[train], targets[train], *held_out, schema)
 
 

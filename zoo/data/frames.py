@@ -18,8 +18,7 @@ from zoo.data.columns import (
 )
 from zoo.data.dataset import Dataset
 from zoo.data.schema import MAX_WHOLE, Task
-from zoo.data.split import check_fraction
-from zoo.data.targets import MAX_CLASSES, Target, check_task
+from zoo.data.targets import MAX_CLASSES, Target
 from zoo.errors import DataError, did_you_mean
 
 MIN_ROWS = 10
@@ -75,8 +74,6 @@ def from_frame(
         raise DataError(
             f"missing must be one of {', '.join(map(repr, MISSING_POLICIES))}; got {missing!r}."
         )
-    check_fraction(test_fraction)
-    check_task(task)
     frame = _select(frame, target, ignore)
     kinds = {
         column: kind_of(frame[column], column, is_target=column == target)
@@ -92,13 +89,8 @@ def from_frame(
         dropped = int((~keep).sum())
         after = f" after dropping {dropped} with missing values" if dropped else ""
         raise DataError(f"{name} has {len(frame)} row(s){after}; at least {MIN_ROWS} are needed.")
-    answer = Target.read(
-        _whole_numbers(frame[target], kinds[target]),
-        name=target,
-        task=task,
-        classes=classes,
-        rows=rows,
-    )
+    observed = _whole_numbers(frame[target], kinds[target])
+    answer = Target.read(observed, name=target, task=task, classes=classes, rows=rows)
     inputs = [column for column in frame.columns if column != target]
     for column in inputs:
         if kinds[column] == "categorical":
@@ -122,7 +114,7 @@ def from_frame(
         image_shape=image_shape if len(inputs) == np.prod(image_shape or 0) else None,
         missing=missing,
     )
-    X, y = schema.encode(frame, rows=rows), answer.encoded(schema)
+    X, y = schema.encode(frame, rows=rows), schema.encode_target(observed, rows=rows)
     return Dataset(name, X[train], y[train], X[test], y[test], schema)
 
 

@@ -25,17 +25,6 @@ MAX_WHOLE = 2.0**53  # beyond this, float64 does not hold every whole number
 TASKS: tuple[Task, ...] = ("classification", "regression", "counts")
 
 
-def check_counts(values: Array, name: str, rows: Array) -> Array:
-    """Return counts as int64; reject negative, fractional and huge values."""
-    bad = np.flatnonzero((values < 0) | (values != np.floor(values)) | (values > MAX_WHOLE))
-    if bad.size:
-        raise DataError(
-            f"target {name!r}, data row {rows[bad[0]]}: {values[bad[0]]:g} is not a count; "
-            f"whole numbers from 0 to 2^53 are accepted."
-        )
-    return values.astype(np.int64)
-
-
 @dataclass(frozen=True)
 class Schema:
     """Encoding of rows and decoding of predictions, fitted on the training part only.
@@ -118,13 +107,11 @@ class Schema:
                 f"{listing(absent)}. Columns found: {listing(names)}."
             )
         rows = np.arange(1, len(frame) + 1) if rows is None else rows
-        X = np.empty((len(frame), self.num_features), dtype=self.dtype)
-        start = 0
-        for column in self.columns:
-            series = frame.iloc[:, names.index(column.name)]
-            stop = start + len(column.feature_names)
-            X[:, start:stop] = column.encode(series, missing=self.missing, rows=rows)
-            start = stop
+        features = [
+            column.encode(frame.iloc[:, names.index(column.name)], missing=self.missing, rows=rows)
+            for column in self.columns
+        ]
+        X = np.concatenate(features, axis=1).astype(self.dtype)
         return X.reshape(len(frame), *self.input_shape)
 
     def encode_array(self, X: Any) -> Array:
@@ -161,7 +148,14 @@ class Schema:
             return codes_of(labels(series), self.classes, rows, column=column, what="class")
         values = numbers(series, self.target, rows)
         if self.task == "counts":
-            return check_counts(values, self.target, rows)
+            bad = (values < 0) | (values != np.floor(values)) | (values > MAX_WHOLE)
+            if bad.any():
+                at = bad.argmax()
+                raise DataError(
+                    f"target {self.target!r}, data row {rows[at]}: {values[at]:g} is not a count; "
+                    f"whole numbers from 0 to 2^53 are accepted."
+                )
+            return values.astype(np.int64)
         return cast(Array, (values - self.target_mean) / self.target_scale)
 
     def decode_target(self, values: Any) -> Array:

@@ -4,20 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from zoo.data.columns import (
-    Array,
-    Column,
-    codes_of,
-    kind_of,
-    label,
-    labels,
-    mean_and_scale,
-    numbers,
-)
-from zoo.data.schema import TASKS, Schema, Task, check_counts
+from zoo.data.columns import Array, Column, kind_of, label, mean_and_scale
+from zoo.data.schema import TASKS, Schema, Task
 from zoo.data.split import split_rows
 from zoo.errors import DataError, did_you_mean
 
@@ -50,25 +40,21 @@ class Target:
         """Determine task and classes of a target column without missing values."""
         check_task(task)
         task = task or infer_task(series, name)
+        found: tuple[str, ...] = ()
         if task == "classification":
-            classes = tuple(classes or class_names(series))
-            if len(classes) < 2:
+            found = tuple(classes or class_names(series))
+            if len(found) < 2:
                 raise DataError(
-                    f"target {name!r} has one class only ({classes[0]!r}); classification needs "
+                    f"target {name!r} has one class only ({found[0]!r}); classification needs "
                     f"at least 2."
                 )
-            column = f"target {name!r}"
-            codes = codes_of(labels(series), classes, rows, column=column, what="class")
-            return cls(name, task, classes, codes)
-        if kind_of(series, name, is_target=True) == "categorical":
+        elif kind_of(series, name, is_target=True) == "categorical":
             raise DataError(
                 f"target {name!r} holds text or booleans (first: {label(series.iloc[0])!r}), but "
                 f"task={task!r} needs numbers. Use task='classification'."
             )
-        values = numbers(series, name, rows)
-        if task == "counts":
-            values = check_counts(values, name, rows)
-        return cls(name, task, (), values)
+        values = Schema((), name, task, found).encode_target(series, rows=rows)
+        return cls(name, task, found, values)
 
     def split(self, test_fraction: float, seed: int) -> tuple[Array, Array]:
         """Return shuffled training and test row indices, stratified by class."""
@@ -95,12 +81,6 @@ class Target:
             if standardize:
                 mean, scale = mean_and_scale(values, self.name)
         return Schema(columns, self.name, self.task, self.classes, mean, scale, **options)
-
-    def encoded(self, schema: Schema) -> Array:
-        """Return class index, standardised number, or count of every row."""
-        if self.task != "regression":
-            return self.values
-        return np.asarray((self.values - schema.target_mean) / schema.target_scale)
 
 
 def check_task(task: str | None) -> None:

@@ -73,16 +73,15 @@ def _quantities(truth: xarray.DataTree, names: list[str]) -> tuple[list[str], Ar
 
 
 def _chain_findings(values: Array, columns: list[str]) -> list[Finding]:
-    per_column = [values[..., k] for k in range(len(columns))]
-    stuck = int(np.sum(np.ptp(values, axis=1) == 0))
-    rhat = np.array([_rhat(column) for column in per_column])
-    bulk = np.array([array_stats.ess(column, 0, 1, method="bulk") for column in per_column])
-    tail = np.array(
-        [array_stats.ess(c, 0, 1, method="tail", prob=(0.05, 0.95)) for c in per_column]
-    )
-    error = np.array([array_stats.mcse(c, 0, 1, method="mean") / c.std() for c in per_column])
+    stuck = (np.ptp(values, axis=1) == 0).any(0)
+    with np.errstate(all="ignore"):
+        rhat = np.where(stuck, np.inf, array_stats.rhat(values, 0, 1, method="rank"))
+    bulk = array_stats.ess(values, 0, 1, method="bulk")
+    tail = array_stats.ess(values, 0, 1, method="tail", prob=(0.05, 0.95))
+    sds = np.array([values[..., k].std() for k in range(len(columns))])
+    error = array_stats.mcse(values, 0, 1, method="mean") / sds
     # Chains that never moved have no variance: R-hat is infinite and ESS undefined.
-    if stuck:
+    if stuck.any():
         bulk, tail = np.nan_to_num(bulk, nan=1.0), np.nan_to_num(tail, nan=1.0)
     words = "The Monte Carlo error of the mean, in sds,"
     return [
@@ -91,12 +90,6 @@ def _chain_findings(values: Array, columns: list[str]) -> list[Finding]:
         _worst("ess_tail", "The tail effective sample size", tail, MIN_ESS, columns, sign=-1),
         _worst("mcse", words, error, MAX_MCSE, columns, bad="warn"),
     ]
-
-
-def _rhat(column: Array) -> float:
-    if (np.ptp(column, axis=1) == 0).any():
-        return float("inf")
-    return float(array_stats.rhat(column, 0, 1, method="rank"))
 
 
 def _worst(

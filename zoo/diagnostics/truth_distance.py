@@ -138,8 +138,8 @@ def effective_draws(values: Array) -> Array:
     total = float(chains_ * count)
     if count < 4:
         return np.full(columns, total)
-    worth = [float(array_stats.ess(values[..., k], 0, 1, method="bulk")) for k in range(columns)]
-    return np.clip(np.nan_to_num(worth, nan=1.0), 1.0, total)
+    worth = array_stats.ess(values, 0, 1, method="bulk")
+    return np.asarray(np.clip(np.nan_to_num(worth, nan=1.0), 1.0, total))
 
 
 def distances(fit: Array, truth: Array) -> Array:

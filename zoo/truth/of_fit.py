@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from zoo.data import Dataset
 from zoo.errors import ConfigError
+from zoo.fit.any_model import FittedModel, densities_of
 from zoo.fit.comparable import function_points
 from zoo.fit.result import Fitted, target_tensor
 from zoo.fit.tree import identified_slots
@@ -54,6 +55,18 @@ def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, x
         )
     found = truth(sampled.model, sampled.data, quantities=sampled.quantities, **options)
     return found, sampled.tree(found)
+
+
+def truth_of_model(fitted: FittedModel, **options: Any) -> xarray.DataTree:
+    """Sample the posterior of the model of a fit with NUTS; options as for `zoo.truth`."""
+    args, kwargs = fitted.full.arguments
+    found = truth(fitted.full.model, args, kwargs, **options)
+    like = fitted.guide.some_tensor
+    values = {name: value.to(like) for name, value in joined_chains(found.draws.values).items()}
+    joint = densities_of(fitted.full, values).log_joint.cpu().numpy()
+    tree = found.tree(joint.reshape(found.draws.stats["diverging"].shape))
+    tree.attrs |= {"kind": "nuts", "identified": ", ".join(found.draws.values)}
+    return tree
 
 
 class _Sampled:

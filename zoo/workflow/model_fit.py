@@ -21,7 +21,7 @@ from zoo.fit.store import RunDirectory
 from zoo.infer.recording import Mode
 from zoo.registry import Recipe
 from zoo.report import render_report
-from zoo.truth.of_model import truth_of_model
+from zoo.truth.of_fit import truth_of_model
 
 
 class ModelFit(FittedModel):
