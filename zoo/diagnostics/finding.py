@@ -104,15 +104,10 @@ def level_of(value: float, warn: float, fail: float = math.inf, *, judged: bool 
 
 def refused_truth(reason: str) -> Finding:
     """Return the finding that there is no truth to compare a fit with."""
-    return Finding(
-        check="truth.accepted",
-        level="warn",
-        value=None,
-        threshold=None,
-        message=f"There is no truth to compare with: {reason}",
-        advice="Use a smaller problem for the comparison, or sample longer.",
-        source="Vehtari et al. (2021); Betancourt (2016)",
-    )
+    message = f"There is no truth to compare with: {reason}"
+    advice = "Use a smaller problem for the comparison, or sample longer."
+    source = "Vehtari et al. (2021); Betancourt (2016)"
+    return Finding("truth.accepted", "warn", None, None, message, advice, source)
 
 
 def to_json(findings: Iterable[Finding]) -> str:

@@ -15,6 +15,8 @@ that looks like sensitivity. A value above the threshold is therefore reported o
 exceeds the value for shuffled weights.
 """
 
+from functools import partial
+
 import arviz_stats
 import numpy as np
 import xarray
@@ -34,7 +36,9 @@ from zoo.diagnostics.reading import (
 )
 
 CONTRAST_SOURCE = "Betancourt (2018); Schad, Betancourt and Vasishth (2021)"
-POWER_SOURCE = "Kallioinen et al. (2023)"
+CONTRACTION = partial(Finding, "sensitivity.contraction", source=CONTRAST_SOURCE)
+PRIOR_SHIFT = partial(Finding, "sensitivity.prior_shift", source=CONTRAST_SOURCE)
+POWER_SCALING = partial(Finding, "sensitivity.power_scaling", source="Kallioinen et al. (2023)")
 
 #: A site with less contraction keeps more than nine tenths of its prior variance.
 LOW_CONTRACTION = 0.1
@@ -74,29 +78,21 @@ def contrast_findings(tree: xarray.DataTree) -> list[Finding]:
     moved, _, shift = max(rows, key=lambda row: row[2])
     few = [name for name, value, _ in rows if value < LOW_CONTRACTION]
     names = f": {', '.join(few[:5])}{', ...' if len(few) > 5 else ''}" if few else ""
-    flat = Finding(
-        "sensitivity.contraction",
-        "info",
-        contraction,
-        LOW_CONTRACTION,
+    message = (
         f"{len(few)} of {len(rows)} sites are about as wide as their prior{names}. The smallest "
-        f"contraction is {format_number(contraction)} ({flattest}).",
-        "Treat the posterior of these sites as prior information." if few else "",
-        CONTRAST_SOURCE,
+        f"contraction is {format_number(contraction)} ({flattest})."
     )
+    advice = "Treat the posterior of these sites as prior information." if few else ""
+    findings = [CONTRACTION("info", contraction, LOW_CONTRACTION, message, advice)]
+    message = (
+        f"The site furthest from its prior is {moved}, with a median shift of "
+        f"{format_number(shift)} prior sds over its elements."
+    )
+    advice = "Widen its prior or rescale the data: prior and data disagree."
     # Shifts from the prior are common for network weights, so only identified sites can warn.
     judged = "identified" not in tree.attrs or moved in identified(tree)
-    far = Finding(
-        "sensitivity.prior_shift",
-        level_of(shift, CONFLICT_SDS, judged=judged),
-        shift,
-        CONFLICT_SDS,
-        f"The site furthest from its prior is {moved}, with a median shift of "
-        f"{format_number(shift)} prior sds over its elements.",
-        "Widen its prior or rescale the data: prior and data disagree.",
-        CONTRAST_SOURCE,
-    )
-    return [flat, far]
+    level = level_of(shift, CONFLICT_SDS, judged=judged)
+    return [*findings, PRIOR_SHIFT(level, shift, CONFLICT_SDS, message, advice)]
 
 
 def _contrast(before: Array, after: Array) -> tuple[float, float] | None:
@@ -143,8 +139,7 @@ def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
         f"{format_number(value)} to the prior and {format_number(float(likelihood[k]))} to the "
         f"likelihood; {diagnosis}."
     )
-    name = "sensitivity.power_scaling"
-    return [Finding(name, level, value, SENSITIVE, message, advice, POWER_SOURCE)]
+    return [POWER_SCALING(level, value, SENSITIVE, message, advice)]
 
 
 def power_scaling_table(tree: xarray.DataTree) -> dict[str, tuple[float, float]]:

@@ -12,13 +12,7 @@ from zoo.infer.predict.draws import draw_posterior, log_likelihood
 from zoo.infer.predict.outputs import network_outputs
 from zoo.infer.svi.objective import Objective
 from zoo.registry import Entry
-from zoo.testing.problems import (
-    ROWS,
-    model_and_guide,
-    small_data,
-    small_model,
-    small_problem,
-)
+from zoo.testing.problems import ROWS, model_and_guide, small_data, small_model, small_problem
 
 #: Priors that must be swappable into every method.
 SWAPS = (

@@ -13,13 +13,7 @@ from zoo.fit.any_model import FittedModel, densities_of
 from zoo.fit.comparable import function_points
 from zoo.fit.result import Fitted, target_tensor
 from zoo.fit.tree import identified_slots
-from zoo.infer.predict.draws import (
-    Draws,
-    draw_prior,
-    log_likelihood,
-    site_log_priors,
-    slots_of,
-)
+from zoo.infer.predict.draws import Draws, draw_prior, log_likelihood, site_log_priors, slots_of
 from zoo.infer.predict.outputs import network_outputs
 from zoo.truth.reference import Truth, Values, joined_chains, truth
 
