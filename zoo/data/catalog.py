@@ -14,22 +14,20 @@ from zoo.data.synthetic import SYNTHETIC, read_synthetic
 from zoo.data.tables import read_table
 from zoo.errors import DataError, unknown_name
 
-
-def _infos() -> dict[str, DatasetInfo]:
-    return {name: entry.info for name, entry in (EMBEDDED | SYNTHETIC | IDX).items()}
+#: The data sets by name.
+CATALOG: dict[str, DatasetInfo] = {**EMBEDDED, **SYNTHETIC, **IDX}
 
 
 def list_datasets() -> list[str]:
     """Return the names of all data sets known to `load`."""
-    return sorted(_infos())
+    return sorted(CATALOG)
 
 
 def describe(name: str) -> DatasetInfo:
     """Return the description of a named data set without loading it."""
-    infos = _infos()
-    if name not in infos:
-        raise unknown_name("data set", name, infos)
-    return infos[name]
+    if name not in CATALOG:
+        raise unknown_name("data set", name, CATALOG)
+    return CATALOG[name]
 
 
 def truth(name: str) -> dict[str, Array]:
@@ -68,19 +66,17 @@ def load(
     data_dir
         Folder of MNIST and Fashion-MNIST; the environment variable ZOO_DATA if None.
     """
-    name, infos = fspath(name_or_path), _infos()
+    name = fspath(name_or_path)
     entry = EMBEDDED.get(name)
-    if name in infos:
+    if name in CATALOG:
         own_target = entry.target if entry else "label" if name in IDX else "y"
-        for option, given, own in (
-            ("target", target, own_target),
-            ("task", task, infos[name].task),
-        ):
+        own_task = CATALOG[name].task
+        for option, given, own in (("target", target, own_target), ("task", task, own_task)):
             if given not in (None, own):
                 raise DataError(f"{option} of data set {name!r} is {own!r}; got {given!r}.")
-        target, task = own_target, infos[name].task
+        target, task = own_target, own_task
     elif not any(mark in name for mark in "/\\.") and not Path(name).exists():
-        raise unknown_name("data set", name, infos)
+        raise unknown_name("data set", name, CATALOG)
     if name in IDX:
         if ignore:
             raise DataError(f"ignore is for tables; {name!r} consists of images.")
@@ -93,7 +89,7 @@ def load(
     return from_frame(
         frame,
         target,
-        name=name if name in infos else Path(name).name.split(".")[0],
+        name=name if name in CATALOG else Path(name).name.split(".")[0],
         task=task,
         ignore=ignore,
         test_fraction=test_fraction,

@@ -24,24 +24,21 @@ def file_name(part: str) -> str:
 
 
 @dataclass(frozen=True)
-class IdxSource:
+class IdxSource(DatasetInfo):
     """Location of a data set in IDX format, and the SHA-256 of its decompressed files."""
 
-    info: DatasetInfo
     folders: tuple[str, ...]
     classes: tuple[str, ...]
     sha256: dict[str, str]
 
 
 _MNIST = IdxSource(
-    DatasetInfo(
-        name="mnist",
-        task="classification",
-        num_rows=70_000,
-        num_features=784,
-        source="LeCun, Cortes, Burges; IDX files in the data folder",
-        description="Handwritten digits as 28 x 28 images; pixels are scaled to [-1, 1].",
-    ),
+    name="mnist",
+    task="classification",
+    num_rows=70_000,
+    num_features=784,
+    source="LeCun, Cortes, Burges; IDX files in the data folder",
+    description="Handwritten digits as 28 x 28 images; pixels are scaled to [-1, 1].",
     folders=("mnist",),
     classes=tuple(str(digit) for digit in range(10)),
     sha256={
@@ -52,14 +49,12 @@ _MNIST = IdxSource(
     },
 )
 _FASHION_MNIST = IdxSource(
-    DatasetInfo(
-        name="fashion_mnist",
-        task="classification",
-        num_rows=70_000,
-        num_features=784,
-        source="Zalando Research; IDX files in the data folder",
-        description="Articles of clothing as 28 x 28 images; pixels are scaled to [-1, 1].",
-    ),
+    name="fashion_mnist",
+    task="classification",
+    num_rows=70_000,
+    num_features=784,
+    source="Zalando Research; IDX files in the data folder",
+    description="Articles of clothing as 28 x 28 images; pixels are scaled to [-1, 1].",
     folders=("fashion-mnist", "fashion_mnist"),
     classes=(
         "T-shirt/top",
@@ -80,7 +75,7 @@ _FASHION_MNIST = IdxSource(
         "t10k-labels": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     },
 )
-IDX: dict[str, IdxSource] = {entry.info.name: entry for entry in (_FASHION_MNIST, _MNIST)}
+IDX: dict[str, IdxSource] = {entry.name: entry for entry in (_FASHION_MNIST, _MNIST)}
 
 
 def parse_idx(content: bytes, path: Path) -> Array:
@@ -149,14 +144,14 @@ def _find_folder(source: IdxSource, data_dir: str | PathLike[str] | None) -> Pat
         f"set {DATA_VARIABLE} (or data_dir) to that data folder."
     )
     if not root:
-        raise DataError(f"{source.info.name}: {DATA_VARIABLE} is not set. {how}")
+        raise DataError(f"{source.name}: {DATA_VARIABLE} is not set. {how}")
     folder = next(
         (Path(root, name) for name in source.folders if Path(root, name).is_dir()),
         Path(root, source.folders[0]),
     )
     absent = [file_name(part) for part in PARTS if not any(map(Path.is_file, _paths(folder, part)))]
     if absent:
-        raise DataError(f"{source.info.name}: {str(folder)!r} lacks {', '.join(absent)}. {how}")
+        raise DataError(f"{source.name}: {str(folder)!r} lacks {', '.join(absent)}. {how}")
     return folder
 
 

@@ -85,18 +85,9 @@ class Schema:
         return "categorical" if self.task == "classification" else "numeric"
 
     def encode(self, frame: pd.DataFrame, *, rows: Array | None = None) -> Array:
-        """Encode the rows of a table; unknown columns are ignored.
+        """Encode the rows of a table to shape (rows, *input_shape); other columns are ignored.
 
-        Parameters
-        ----------
-        frame
-            A table with at least the input columns.
-        rows
-            Row numbers for error messages; counted from 1 unless given.
-
-        Returns
-        -------
-        Array of shape (rows, *input_shape).
+        `rows` are the row numbers for error messages, counted from 1 unless given.
         """
         names = [str(name) for name in frame.columns]
         check_unique(names)

@@ -31,10 +31,9 @@ MOONS = {"noise": np.array(0.2)}
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(DatasetInfo):
     """A synthetic problem: its description, the function that draws it, and its true parameters."""
 
-    info: DatasetInfo
     draw: Draw
     truth: dict[str, Array]
 
@@ -49,8 +48,9 @@ def _problem(
 
     def add(draw: Draw) -> Draw:
         name = draw.__name__.lstrip("_")
-        info = DatasetInfo(name, task, rows, features, "generated", description)
-        SYNTHETIC[name] = Synthetic(info, draw, truth)
+        SYNTHETIC[name] = Synthetic(
+            name, task, rows, features, "generated", description, draw, truth
+        )
         return draw
 
     return add

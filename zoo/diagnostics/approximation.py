@@ -64,12 +64,7 @@ GAP_NATS = 1.0
 def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> list[Finding]:
     """Check ``lp - log_q`` of group ``sample_stats``: finite, k-hat, ELBO gap.
 
-    Parameters
-    ----------
-    tree
-        The fit.
-    has_truth
-        Whether there is a truth to compare with; see the table above.
+    `has_truth` tells whether there is a truth to compare with; see the table above.
     """
     weights = log_weights(tree)
     if weights is None:

@@ -50,22 +50,14 @@ def draws(array: xarray.DataArray) -> Array:
     return values.reshape(-1, values.shape[-1])
 
 
-def scalar_draws(tree: xarray.DataTree, group: str, name: str) -> Array | None:
-    """Return one number per draw, or None if the variable is missing or not scalar."""
-    array = variable(tree, group, name)
-    if array is None:
-        return None
-    values = draws(array)
-    return values[:, 0] if values.shape[1] == 1 else None
-
-
 def log_weights(tree: xarray.DataTree) -> Array | None:
     """Return the log importance weights ``lp - log_q`` of the draws, or None if one is missing."""
-    joint, guide = (scalar_draws(tree, "sample_stats", name) for name in ("lp", "log_q"))
-    if joint is None or guide is None or len(joint) != len(guide):
+    found = [variable(tree, "sample_stats", name) for name in ("lp", "log_q")]
+    joint, guide = (None if array is None else draws(array) for array in found)
+    if joint is None or guide is None or joint.shape != guide.shape or joint.shape[1] != 1:
         return None
     with np.errstate(invalid="ignore"):
-        return np.asarray(joint - guide)
+        return np.asarray(joint - guide)[:, 0]
 
 
 def replications(tree: xarray.DataTree, group: str) -> tuple[Array, Array] | None:

@@ -28,23 +28,12 @@ STRENGTHS = {
 #: The main score is the first of these that a tree has; the density shows overconfidence.
 MAIN_SCORES = ("accuracy", "rmse")
 DENSITY = "nll"
-SOURCES = {
-    "fgsm": "Goodfellow et al. (2015)",
-    "deletion": "Graves (2011)",
-}
+SOURCES = {"fgsm": "Goodfellow et al. (2015)", "deletion": "Graves (2011)"}
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A score over increasing strengths of an attack.
-
-    Attributes
-    ----------
-    attack, score
-        Names, such as ``fgsm`` and ``accuracy``.
-    strength, value
-        Arrays of equal length, at least two.
-    """
+    """A score, such as ``accuracy``, at two or more increasing strengths of an attack."""
 
     attack: str
     score: str

@@ -38,12 +38,7 @@ DEFAULT_TREE_DEPTH = 10
 def sampling_findings(truth: xarray.DataTree, names: list[str] | None = None) -> list[Finding]:
     """Check the chains of a truth. An exact truth (root attribute ``kind``) has no chains.
 
-    Parameters
-    ----------
-    truth
-        The tree of the truth.
-    names
-        Identified parameters; None uses those listed in the truth.
+    `names` are the identified parameters; by default those listed in the truth.
     """
     if truth.attrs.get("kind") == "exact":
         return []

@@ -33,14 +33,8 @@ FAIL_DISTANCE = 0.2
 class Uniformity:
     """Result of a uniformity test, with the data for its plot.
 
-    Parameters
-    ----------
-    p_value
-        p-value of the test, by simulation.
-    distance
-        Largest distance between empirical and uniform distribution function on the grid.
-    points, ecdf, lower, upper
-        The grid, the empirical distribution function on it, and the band.
+    ``distance`` is the largest one between empirical and uniform distribution function on the grid
+    of ``points``; ``lower`` and ``upper`` are the band.
     """
 
     p_value: float
