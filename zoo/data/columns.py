@@ -66,12 +66,10 @@ def kind_of(series: pd.Series, name: str, *, is_target: bool = False) -> Kind:
         if held in _LABEL_OBJECTS and all(pd.api.types.is_scalar(v) for v in series):
             return "categorical"
         what = held if held not in _LABEL_OBJECTS else "nested"
-    accepted = "numbers, text and booleans are accepted"
-    if is_target:
-        raise DataError(f"target {name!r} holds {what} values; {accepted}. Convert it.")
+    where = f"target {name!r}" if is_target else f"column {name!r}"
+    hint = "" if is_target else f", or leave it out with ignore=[{name!r}]"
     raise DataError(
-        f"column {name!r} holds {what} values; {accepted}. "
-        f"Convert it, or leave it out with ignore=[{name!r}]."
+        f"{where} holds {what} values; numbers, text and booleans are accepted. Convert it{hint}."
     )
 
 

@@ -296,10 +296,7 @@ def truth(
 
 
 def _escalate(
-    sample: Callable[..., Draws],
-    options: dict[str, Any],
-    quantities: Quantities | None,
-    key: str,
+    sample: Callable[..., Draws], options: dict[str, Any], quantities: Quantities | None, key: str
 ) -> Truth:
     """Sample, with higher acceptance targets after divergences and more draws if needed."""
     options = dict(options)
