@@ -8,8 +8,7 @@ import pandas as pd
 
 from zoo.data.columns import Array, Column, mean_and_scale
 from zoo.data.dataset import Dataset
-from zoo.data.schema import Schema, Task, as_numbers, check_finite
-from zoo.data.split import split_rows
+from zoo.data.schema import Task, as_numbers, check_finite
 from zoo.data.targets import Target
 from zoo.errors import DataError
 
@@ -61,13 +60,7 @@ def from_arrays(
         )
     rows = np.arange(1, len(y) + 1)
     answer = Target.read(pd.Series(y), name=target, task=task, rows=rows)
-    train, test = split_rows(
-        len(y),
-        test_fraction=test_fraction,
-        seed=seed,
-        strata=answer.values if answer.task == "classification" else None,
-        names=answer.classes,
-    )
+    train, test = answer.split(test_fraction, seed)
     if not test_fraction:
         train = np.arange(len(y))
     width = int(np.prod(X.shape[1:]))
@@ -77,22 +70,16 @@ def from_arrays(
         mean_and_scale(flat[train, i].astype(np.float64), names[i]) if standardize else (0.0, 1.0)
         for i in range(width)
     ]
-    mean, scale = answer.scaling(train, standardize=standardize)
     channels, height, width = X.shape[1:] if X.ndim == 4 else (0, 0, 0)
-    schema = Schema(
-        columns=tuple(
-            Column(name, "numeric", *pair) for name, pair in zip(names, scaling, strict=True)
-        ),
-        target=target,
-        task=answer.task,
-        classes=answer.classes,
-        target_mean=mean,
-        target_scale=scale,
+    schema = answer.schema(
+        tuple(Column(name, "numeric", *pair) for name, pair in zip(names, scaling, strict=True)),
+        train,
+        standardize=standardize,
         image_shape=(channels, height, width) if X.ndim == 4 else None,
         flat=X.ndim == 2,
         dtype=str(X.dtype),
     )
-    encoded, targets = schema.encode_array(X), schema.encode_target(pd.Series(y))
+    encoded, targets = schema.encode_array(X), schema.encode_target(y)
     if X_test is None:
         held_out = encoded[test], targets[test]
     else:
@@ -101,7 +88,7 @@ def from_arrays(
             raise DataError(
                 f"X_test has rows of shape {X_test.shape[1:]}, X has rows of shape {X.shape[1:]}."
             )
-        held_out = schema.encode_array(X_test), schema.encode_target(pd.Series(y_test))
+        held_out = schema.encode_array(X_test), schema.encode_target(y_test)
     return Dataset(name, encoded[train], targets[train], *held_out, schema)
 
 

@@ -11,29 +11,23 @@ from zoo.data.frames import from_frame
 from zoo.data.idx import IDX, load_idx
 from zoo.data.schema import Task
 from zoo.data.synthetic import SYNTHETIC, read_synthetic
-from zoo.data.tables import SUFFIXES, read_table
+from zoo.data.tables import read_table
 from zoo.errors import DataError, unknown_name
 
-
-def _infos() -> dict[str, DatasetInfo]:
-    return {
-        **{name: entry.info for name, entry in EMBEDDED.items()},
-        **{name: entry.info for name, entry in SYNTHETIC.items()},
-        **{name: entry.info for name, entry in IDX.items()},
-    }
+#: The data sets by name.
+CATALOG: dict[str, DatasetInfo] = {**EMBEDDED, **SYNTHETIC, **IDX}
 
 
 def list_datasets() -> list[str]:
     """Return the names of all data sets known to `load`."""
-    return sorted(_infos())
+    return sorted(CATALOG)
 
 
 def describe(name: str) -> DatasetInfo:
     """Return the description of a named data set without loading it."""
-    infos = _infos()
-    if name not in infos:
-        raise unknown_name("data set", name, infos)
-    return infos[name]
+    if name not in CATALOG:
+        raise unknown_name("data set", name, CATALOG)
+    return CATALOG[name]
 
 
 def truth(name: str) -> dict[str, Array]:
@@ -61,56 +55,42 @@ def load(
     ----------
     name_or_path
         A name from `list_datasets`, or the path of a file.
-    target
-        Target column of a file; a named data set has its own.
-    task
-        Task for a file; inferred from the target if None.
-    ignore
-        Columns to ignore.
+    target, task
+        Target column of a file, and its task, which is inferred if None; a named data set has its
+        own.
+    ignore, missing, standardize
+        See `from_frame`.
     test_fraction, seed
         Fraction of test rows and seed of the split. MNIST and Fashion-MNIST keep their official
         test part.
-    missing
-        How to handle missing values: "refuse", "impute" or "drop" (see `from_frame`).
-    standardize
-        Whether to scale inputs and regression target by the training part.
     data_dir
         Folder of MNIST and Fashion-MNIST; the environment variable ZOO_DATA if None.
     """
     name = fspath(name_or_path)
-    if name not in _infos():
-        if not _looks_like_path(name):
-            raise unknown_name("data set", name, _infos())
-        frame = read_table(name)
-        if target is None:
-            columns = ", ".join(repr(column) for column in frame.columns)
-            raise DataError(f"{name!r} needs target=, the column to predict. Columns: {columns}.")
-        return from_frame(
-            frame,
-            target,
-            name=Path(name).name.split(".")[0],
-            task=task,
-            ignore=ignore,
-            test_fraction=test_fraction,
-            seed=seed,
-            missing=missing,
-            standardize=standardize,
-        )
-    own_target = EMBEDDED[name].target if name in EMBEDDED else "label" if name in IDX else "y"
-    own_task = _infos()[name].task
-    for option, given, own in (("target", target, own_target), ("task", task, own_task)):
-        if given not in (None, own):
-            raise DataError(f"{option} of data set {name!r} is {own!r}; got {given!r}.")
+    entry = EMBEDDED.get(name)
+    if name in CATALOG:
+        own_target = entry.target if entry else "label" if name in IDX else "y"
+        own_task = CATALOG[name].task
+        for option, given, own in (("target", target, own_target), ("task", task, own_task)):
+            if given not in (None, own):
+                raise DataError(f"{option} of data set {name!r} is {own!r}; got {given!r}.")
+        target, task = own_target, own_task
+    elif not any(mark in name for mark in "/\\.") and not Path(name).exists():
+        raise unknown_name("data set", name, CATALOG)
     if name in IDX:
         if ignore:
             raise DataError(f"ignore is for tables; {name!r} consists of images.")
         return load_idx(name, data_dir=data_dir, standardize=standardize)
-    entry = EMBEDDED.get(name)
+    read = read_embedded if entry else read_synthetic if name in SYNTHETIC else read_table
+    frame = read(name)
+    if target is None:
+        columns = ", ".join(repr(column) for column in frame.columns)
+        raise DataError(f"{name!r} needs target=, the column to predict. Columns: {columns}.")
     return from_frame(
-        read_embedded(name) if entry else read_synthetic(name),
-        own_target,
-        name=name,
-        task=own_task,
+        frame,
+        target,
+        name=name if name in CATALOG else Path(name).name.split(".")[0],
+        task=task,
         ignore=ignore,
         test_fraction=test_fraction,
         seed=seed,
@@ -119,13 +99,4 @@ def load(
         classes=entry.classes if entry else None,
         scaling=entry.scaling if entry else None,
         image_shape=entry.image_shape if entry else None,
-    )
-
-
-def _looks_like_path(name: str) -> bool:
-    return (
-        any(mark in name for mark in "/\\")
-        or name.lower().endswith(SUFFIXES)
-        or "." in name
-        or Path(name).exists()
     )

@@ -1,7 +1,8 @@
 """Encoding of one column of a table, fitted on the training rows."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -31,6 +32,25 @@ def listing(names: Sequence[str]) -> str:
     return f"{shown} and {hidden} more" if hidden > 0 else shown
 
 
+def check_unique(names: Iterable[Any], where: str = "") -> None:
+    """Reject repeated column names; `where` starts the message."""
+    repeated = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
+    if repeated:
+        raise DataError(f"{where}column names must be unique; repeated: {listing(repeated)}.")
+
+
+def codes_of(texts: Array, known: tuple[str, ...], rows: Array, *, column: str, what: str) -> Array:
+    """Return the index of every text among the known ones; reject other texts."""
+    codes = pd.Index(known, dtype=object).get_indexer(pd.Index(texts, dtype=object))
+    if (codes < 0).any():
+        at = int((codes < 0).argmax())
+        raise DataError(
+            f"{column}, data row {rows[at]}: {what} {texts[at]!r} was not seen in training."
+            f"{did_you_mean(texts[at], known)} Accepted: {listing(known)}."
+        )
+    return cast(Array, codes.astype(np.int64))
+
+
 def kind_of(series: pd.Series, name: str, *, is_target: bool = False) -> Kind:
     """Return whether a column holds numbers or labels; raise an error for other types."""
     dtype = series.dtype
@@ -46,12 +66,10 @@ def kind_of(series: pd.Series, name: str, *, is_target: bool = False) -> Kind:
         if held in _LABEL_OBJECTS and all(pd.api.types.is_scalar(v) for v in series):
             return "categorical"
         what = held if held not in _LABEL_OBJECTS else "nested"
-    accepted = "numbers, text and booleans are accepted"
-    if is_target:
-        raise DataError(f"target {name!r} holds {what} values; {accepted}. Convert it.")
+    where = f"target {name!r}" if is_target else f"column {name!r}"
+    hint = "" if is_target else f", or leave it out with ignore=[{name!r}]"
     raise DataError(
-        f"column {name!r} holds {what} values; {accepted}. "
-        f"Convert it, or leave it out with ignore=[{name!r}]."
+        f"{where} holds {what} values; numbers, text and booleans are accepted. Convert it{hint}."
     )
 
 
@@ -162,15 +180,12 @@ class Column:
         if kind == "categorical":
             seen = labels(series)
             texts, counts = np.unique(seen[~pd.isna(seen)].astype(str), return_counts=True)
-            fill = None
-            if impute and texts.size:
-                fill = str(texts[counts.argmax()])
+            categories, fill = set(texts.tolist()), None
             if impute and len(series) > counts.sum():
                 fill = MISSING_CATEGORY
-            categories = {
-                *texts.tolist(),
-                *([MISSING_CATEGORY] if fill == MISSING_CATEGORY else []),
-            }
+                categories.add(fill)
+            elif impute and texts.size:
+                fill = str(texts[counts.argmax()])
             return cls(name, kind, categories=tuple(sorted(categories)), impute=fill)
         values = numbers(series, name, rows)
         known = values[~np.isnan(values)]
@@ -200,15 +215,8 @@ class Column:
             return cast(Array, ((values - self.mean) / self.scale)[:, None])
         texts = labels(series)
         texts = self._fill(texts, pd.isna(texts), missing, rows)
-        codes = pd.Index(self.categories, dtype=object).get_indexer(pd.Index(texts, dtype=object))
-        unseen = np.flatnonzero(codes < 0)
-        if unseen.size:
-            at = unseen[0]
-            raise DataError(
-                f"column {self.name!r}, data row {rows[at]}: category {texts[at]!r} was not seen "
-                f"in training.{did_you_mean(texts[at], self.categories)} "
-                f"Accepted: {listing(self.categories)}."
-            )
+        column = f"column {self.name!r}"
+        codes = codes_of(texts, self.categories, rows, column=column, what="category")
         return cast(Array, np.eye(len(self.categories))[codes])
 
     def _fill(self, values: Array, absent: Array, missing: Missing, rows: Array) -> Array:

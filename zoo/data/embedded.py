@@ -11,10 +11,9 @@ from zoo.data.tables import parse_csv
 
 
 @dataclass(frozen=True)
-class Embedded:
+class Embedded(DatasetInfo):
     """A data set stored in the package, with the meaning of its columns."""
 
-    info: DatasetInfo
     target: str
     classes: tuple[str, ...] | None = None
     scaling: tuple[float, float] | None = None
@@ -23,54 +22,46 @@ class Embedded:
 
 _ALL = (
     Embedded(
-        DatasetInfo(
-            name="breast_cancer",
-            task="classification",
-            num_rows=569,
-            num_features=30,
-            source="UCI, Breast Cancer Wisconsin (Diagnostic)",
-            description="Malignant or benign, from measurements of cell nuclei.",
-        ),
+        name="breast_cancer",
+        task="classification",
+        num_rows=569,
+        num_features=30,
+        source="UCI, Breast Cancer Wisconsin (Diagnostic)",
+        description="Malignant or benign, from measurements of cell nuclei.",
         target="diagnosis",
         classes=("malignant", "benign"),
     ),
     Embedded(
-        DatasetInfo(
-            name="diabetes",
-            task="regression",
-            num_rows=442,
-            num_features=10,
-            source="Efron et al. (2004), Least Angle Regression",
-            description="Disease progression after one year, from ten baseline measurements.",
-        ),
+        name="diabetes",
+        task="regression",
+        num_rows=442,
+        num_features=10,
+        source="Efron et al. (2004), Least Angle Regression",
+        description="Disease progression after one year, from ten baseline measurements.",
         target="progression",
     ),
     Embedded(
-        DatasetInfo(
-            name="digits",
-            task="classification",
-            num_rows=1797,
-            num_features=64,
-            source="UCI, Optical Recognition of Handwritten Digits (test part)",
-            description="Handwritten digits as 8 x 8 images; pixels are scaled to [-1, 1].",
-        ),
+        name="digits",
+        task="classification",
+        num_rows=1797,
+        num_features=64,
+        source="UCI, Optical Recognition of Handwritten Digits (test part)",
+        description="Handwritten digits as 8 x 8 images; pixels are scaled to [-1, 1].",
         target="digit",
         scaling=(8.0, 8.0),  # pixels are 0 to 16
         image_shape=(1, 8, 8),
     ),
     Embedded(
-        DatasetInfo(
-            name="wine",
-            task="classification",
-            num_rows=178,
-            num_features=13,
-            source="UCI, Wine",
-            description="Three cultivars, from a chemical analysis of the wine.",
-        ),
+        name="wine",
+        task="classification",
+        num_rows=178,
+        num_features=13,
+        source="UCI, Wine",
+        description="Three cultivars, from a chemical analysis of the wine.",
         target="cultivar",
     ),
 )
-EMBEDDED: dict[str, Embedded] = {entry.info.name: entry for entry in _ALL}
+EMBEDDED: dict[str, Embedded] = {entry.name: entry for entry in _ALL}
 
 
 def read_embedded(name: str) -> pd.DataFrame:

@@ -5,11 +5,20 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from zoo.data.columns import Array, Column, Kind, Missing, kind_of, labels, listing, numbers
+from zoo.data.columns import (
+    Array,
+    Column,
+    Kind,
+    Missing,
+    check_unique,
+    kind_of,
+    labels,
+    listing,
+    numbers,
+)
 from zoo.data.dataset import Dataset
-from zoo.data.schema import MAX_WHOLE, Schema, Task
-from zoo.data.split import check_fraction, split_rows
-from zoo.data.targets import MAX_CLASSES, Target, check_task
+from zoo.data.schema import MAX_WHOLE, Task
+from zoo.data.targets import MAX_CLASSES, Target
 from zoo.errors import DataError, did_you_mean
 
 MIN_ROWS = 10
@@ -65,8 +74,6 @@ def from_frame(
         raise DataError(
             f"missing must be one of {', '.join(map(repr, MISSING_POLICIES))}; got {missing!r}."
         )
-    check_fraction(test_fraction)
-    check_task(task)
     frame = _select(frame, target, ignore)
     kinds = {
         column: kind_of(frame[column], column, is_target=column == target)
@@ -82,24 +89,13 @@ def from_frame(
         dropped = int((~keep).sum())
         after = f" after dropping {dropped} with missing values" if dropped else ""
         raise DataError(f"{name} has {len(frame)} row(s){after}; at least {MIN_ROWS} are needed.")
-    answer = Target.read(
-        _whole_numbers(frame[target], kinds[target]),
-        name=target,
-        task=task,
-        classes=classes,
-        rows=rows,
-    )
+    observed = _whole_numbers(frame[target], kinds[target])
+    answer = Target.read(observed, name=target, task=task, classes=classes, rows=rows)
     inputs = [column for column in frame.columns if column != target]
     for column in inputs:
         if kinds[column] == "categorical":
             _refuse_identifier(frame[column], column, rows)
-    train, test = split_rows(
-        len(frame),
-        test_fraction=test_fraction,
-        seed=seed,
-        strata=answer.values if answer.task == "classification" else None,
-        names=answer.classes,
-    )
+    train, test = answer.split(test_fraction, seed)
     columns = tuple(
         Column.fit(
             frame[column].iloc[train],
@@ -111,19 +107,14 @@ def from_frame(
     )
     if scaling is not None and standardize:
         columns = tuple(Column(column.name, "numeric", *scaling) for column in columns)
-    mean, scale = answer.scaling(train, standardize=standardize)
-    schema = Schema(
-        columns=columns,
-        target=target,
-        task=answer.task,
-        classes=answer.classes,
-        target_mean=mean,
-        target_scale=scale,
+    schema = answer.schema(
+        columns,
+        train,
+        standardize=standardize,
         image_shape=image_shape if len(inputs) == np.prod(image_shape or 0) else None,
         missing=missing,
     )
-    X = schema.encode(frame, rows=rows)
-    y = answer.values if answer.task != "regression" else (answer.values - mean) / scale
+    X, y = schema.encode(frame, rows=rows), schema.encode_target(observed, rows=rows)
     return Dataset(name, X[train], y[train], X[test], y[test], schema)
 
 
@@ -131,9 +122,7 @@ def _select(frame: pd.DataFrame, target: str, ignore: Sequence[str]) -> pd.DataF
     """Return target and inputs; raise errors that no policy for missing values can fix."""
     frame = frame.set_axis([str(column) for column in frame.columns], axis=1)
     names = list(frame.columns)
-    repeated = sorted(set(frame.columns[frame.columns.duplicated()]))
-    if repeated:
-        raise DataError(f"column names must be unique; repeated: {listing(repeated)}.")
+    check_unique(names)
     if target not in names:
         raise DataError(
             f"there is no target column {target!r}.{did_you_mean(target, names)} "

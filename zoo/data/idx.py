@@ -1,9 +1,7 @@
 """MNIST and Fashion-MNIST from local IDX files, verified by checksum."""
 
-import gzip
 import hashlib
 import os
-import zlib
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 from zoo.data.columns import Array, Column
 from zoo.data.dataset import Dataset, DatasetInfo
 from zoo.data.schema import Schema
+from zoo.data.tables import read_content
 from zoo.errors import DataError
 
 DATA_VARIABLE = "ZOO_DATA"
@@ -25,24 +24,21 @@ def file_name(part: str) -> str:
 
 
 @dataclass(frozen=True)
-class IdxSource:
+class IdxSource(DatasetInfo):
     """Location of a data set in IDX format, and the SHA-256 of its decompressed files."""
 
-    info: DatasetInfo
     folders: tuple[str, ...]
     classes: tuple[str, ...]
     sha256: dict[str, str]
 
 
 _MNIST = IdxSource(
-    DatasetInfo(
-        name="mnist",
-        task="classification",
-        num_rows=70_000,
-        num_features=784,
-        source="LeCun, Cortes, Burges; IDX files in the data folder",
-        description="Handwritten digits as 28 x 28 images; pixels are scaled to [-1, 1].",
-    ),
+    name="mnist",
+    task="classification",
+    num_rows=70_000,
+    num_features=784,
+    source="LeCun, Cortes, Burges; IDX files in the data folder",
+    description="Handwritten digits as 28 x 28 images; pixels are scaled to [-1, 1].",
     folders=("mnist",),
     classes=tuple(str(digit) for digit in range(10)),
     sha256={
@@ -53,14 +49,12 @@ _MNIST = IdxSource(
     },
 )
 _FASHION_MNIST = IdxSource(
-    DatasetInfo(
-        name="fashion_mnist",
-        task="classification",
-        num_rows=70_000,
-        num_features=784,
-        source="Zalando Research; IDX files in the data folder",
-        description="Articles of clothing as 28 x 28 images; pixels are scaled to [-1, 1].",
-    ),
+    name="fashion_mnist",
+    task="classification",
+    num_rows=70_000,
+    num_features=784,
+    source="Zalando Research; IDX files in the data folder",
+    description="Articles of clothing as 28 x 28 images; pixels are scaled to [-1, 1].",
     folders=("fashion-mnist", "fashion_mnist"),
     classes=(
         "T-shirt/top",
@@ -81,7 +75,7 @@ _FASHION_MNIST = IdxSource(
         "t10k-labels": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     },
 )
-IDX: dict[str, IdxSource] = {entry.info.name: entry for entry in (_FASHION_MNIST, _MNIST)}
+IDX: dict[str, IdxSource] = {entry.name: entry for entry in (_FASHION_MNIST, _MNIST)}
 
 
 def parse_idx(content: bytes, path: Path) -> Array:
@@ -108,23 +102,15 @@ def load_idx(
 ) -> Dataset:
     """Load MNIST or Fashion-MNIST with the official training and test parts.
 
-    Parameters
-    ----------
-    name
-        "mnist" or "fashion_mnist".
-    data_dir
-        Folder that holds `mnist/` or `fashion-mnist/`; the variable ZOO_DATA if None.
-    standardize
-        Whether to scale pixels to [-1, 1]; otherwise they range from 0 to 255.
+    `data_dir` holds the folder `mnist` or `fashion-mnist`; the variable ZOO_DATA is used if None.
+    Pixels are scaled to [-1, 1]; without `standardize` they range from 0 to 255.
     """
     source = IDX[name]
     folder = _find_folder(source, data_dir)
     train_images, train_labels, test_images, test_labels = (
         _read(folder, part, source.sha256[part]) for part in PARTS
     )
-    mean = scale = 127.5
-    if not standardize:
-        mean, scale = 0.0, 1.0
+    mean, scale = (127.5, 127.5) if standardize else (0.0, 1.0)
     _, height, width = train_images.shape
     schema = Schema(
         columns=tuple(
@@ -153,17 +139,19 @@ def _find_folder(source: IdxSource, data_dir: str | PathLike[str] | None) -> Pat
     """Return the folder with all four files, or raise an error that lists the missing ones."""
     root = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
     wanted = ", ".join(f"{file_name(part)}[.gz]" for part in PARTS)
-    place = f"Put the four files {wanted} into the folder {source.folders[0]!r} of a data folder"
-    how = f"{place} and set {DATA_VARIABLE} (or data_dir) to that data folder."
+    how = (
+        f"Put the four files {wanted} into the folder {source.folders[0]!r} of a data folder and "
+        f"set {DATA_VARIABLE} (or data_dir) to that data folder."
+    )
     if not root:
-        raise DataError(f"{source.info.name}: {DATA_VARIABLE} is not set. {how}")
+        raise DataError(f"{source.name}: {DATA_VARIABLE} is not set. {how}")
     folder = next(
         (Path(root, name) for name in source.folders if Path(root, name).is_dir()),
         Path(root, source.folders[0]),
     )
     absent = [file_name(part) for part in PARTS if not any(map(Path.is_file, _paths(folder, part)))]
     if absent:
-        raise DataError(f"{source.info.name}: {str(folder)!r} lacks {', '.join(absent)}. {how}")
+        raise DataError(f"{source.name}: {str(folder)!r} lacks {', '.join(absent)}. {how}")
     return folder
 
 
@@ -173,12 +161,7 @@ def _paths(folder: Path, part: str) -> tuple[Path, Path]:
 
 def _read(folder: Path, part: str, expected: str) -> Array:
     path = next(path for path in _paths(folder, part) if path.is_file())
-    try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{str(path)!r} is damaged or unreadable: {error}.") from error
+    content = read_content(path)
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
         raise DataError(

@@ -7,23 +7,22 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 import pandas as pd
 
-from zoo.data.columns import Array, Column, Kind, Missing, labels, listing, numbers
+from zoo.data.columns import (
+    Array,
+    Column,
+    Kind,
+    Missing,
+    check_unique,
+    codes_of,
+    labels,
+    listing,
+    numbers,
+)
 from zoo.errors import DataError
 
 Task: TypeAlias = Literal["classification", "regression", "counts"]
 MAX_WHOLE = 2.0**53  # beyond this, float64 does not hold every whole number
 TASKS: tuple[Task, ...] = ("classification", "regression", "counts")
-
-
-def check_counts(values: Array, name: str, rows: Array) -> Array:
-    """Return counts as int64; reject negative, fractional and huge values."""
-    bad = np.flatnonzero((values < 0) | (values != np.floor(values)) | (values > MAX_WHOLE))
-    if bad.size:
-        raise DataError(
-            f"target {name!r}, data row {rows[bad[0]]}: {values[bad[0]]:g} is not a count; "
-            f"whole numbers from 0 to 2^53 are accepted."
-        )
-    return values.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -86,23 +85,12 @@ class Schema:
         return "categorical" if self.task == "classification" else "numeric"
 
     def encode(self, frame: pd.DataFrame, *, rows: Array | None = None) -> Array:
-        """Encode the rows of a table; unknown columns are ignored.
+        """Encode the rows of a table to shape (rows, *input_shape); other columns are ignored.
 
-        Parameters
-        ----------
-        frame
-            A table with at least the input columns.
-        rows
-            Row numbers for error messages; counted from 1 unless given.
-
-        Returns
-        -------
-        Array of shape (rows, *input_shape).
+        `rows` are the row numbers for error messages, counted from 1 unless given.
         """
         names = [str(name) for name in frame.columns]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise DataError(f"column names must be unique; repeated: {listing(repeated)}.")
+        check_unique(names)
         absent = [column.name for column in self.columns if column.name not in names]
         if absent:
             raise DataError(
@@ -110,13 +98,11 @@ class Schema:
                 f"{listing(absent)}. Columns found: {listing(names)}."
             )
         rows = np.arange(1, len(frame) + 1) if rows is None else rows
-        X = np.empty((len(frame), self.num_features), dtype=self.dtype)
-        start = 0
-        for column in self.columns:
-            series = frame.iloc[:, names.index(column.name)]
-            stop = start + len(column.feature_names)
-            X[:, start:stop] = column.encode(series, missing=self.missing, rows=rows)
-            start = stop
+        features = [
+            column.encode(frame.iloc[:, names.index(column.name)], missing=self.missing, rows=rows)
+            for column in self.columns
+        ]
+        X = np.concatenate(features, axis=1).astype(self.dtype)
         return X.reshape(len(frame), *self.input_shape)
 
     def encode_array(self, X: Any) -> Array:
@@ -149,18 +135,18 @@ class Schema:
                 f"{int(absent.sum())} in all."
             )
         if self.task == "classification":
-            texts = labels(series)
-            codes = pd.Index(self.classes, dtype=object).get_indexer(pd.Index(texts, dtype=object))
-            if (codes < 0).any():
-                at = int((codes < 0).argmax())
-                raise DataError(
-                    f"target {self.target!r}, data row {rows[at]}: class {texts[at]!r} was not "
-                    f"seen in training. Accepted: {listing(self.classes)}."
-                )
-            return cast(Array, codes.astype(np.int64))
+            column = f"target {self.target!r}"
+            return codes_of(labels(series), self.classes, rows, column=column, what="class")
         values = numbers(series, self.target, rows)
         if self.task == "counts":
-            return check_counts(values, self.target, rows)
+            bad = (values < 0) | (values != np.floor(values)) | (values > MAX_WHOLE)
+            if bad.any():
+                at = bad.argmax()
+                raise DataError(
+                    f"target {self.target!r}, data row {rows[at]}: {values[at]:g} is not a count; "
+                    f"whole numbers from 0 to 2^53 are accepted."
+                )
+            return values.astype(np.int64)
         return cast(Array, (values - self.target_mean) / self.target_scale)
 
     def decode_target(self, values: Any) -> Array:

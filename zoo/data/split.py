@@ -9,12 +9,6 @@ from zoo.data.columns import Array, listing
 from zoo.errors import DataError
 
 
-def check_fraction(test_fraction: float) -> None:
-    """Reject a test fraction that leaves no training rows."""
-    if not 0 <= test_fraction < 1:
-        raise DataError(f"test_fraction must be at least 0 and below 1; got {test_fraction}.")
-
-
 def split_rows(
     num_rows: int,
     *,
@@ -25,21 +19,11 @@ def split_rows(
 ) -> tuple[Array, Array]:
     """Return shuffled training and test row indices.
 
-    Parameters
-    ----------
-    num_rows
-        Number of rows.
-    test_fraction
-        Fraction of test rows; 0 gives an empty test part.
-    seed
-        Seed of the shuffle, at least 0.
-    strata
-        Class index of each row; each class is then split in the same proportion, with at least
-        one row on either side.
-    names
-        Class names, for the error message.
+    With `strata`, the class index of each row, each class is split in the same proportion, with at
+    least one row on either side; `names` are the class names for the error message.
     """
-    check_fraction(test_fraction)
+    if not 0 <= test_fraction < 1:
+        raise DataError(f"test_fraction must be at least 0 and below 1; got {test_fraction}.")
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise DataError(f"seed must be a whole number from 0; got {seed!r}.")
     # Sorting uniform keys depends only on the bit stream of PCG64. NumPy may change the algorithm

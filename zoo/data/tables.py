@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from zoo.data.columns import listing
+from zoo.data.columns import check_unique
 from zoo.errors import DataError, did_you_mean
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
@@ -36,23 +36,23 @@ def read_table(path: str | PathLike[str]) -> pd.DataFrame:
     name = path.name.lower()
     if not name.endswith(SUFFIXES):
         raise DataError(f"unknown format of {str(path)!r}; accepted: {', '.join(SUFFIXES)}.")
-    try:
-        content = path.read_bytes()
-        if name.endswith(".gz"):
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {str(path)!r}: {_one_line(error)}.") from error
+    content = read_content(path)
     if not content.strip():
         raise DataError(f"{str(path)!r} is empty; a header line and data rows are needed.")
     frame = _parquet(content, path) if name.endswith(".parquet") else _csv(content, path)
-    repeated = sorted({str(column) for column in frame.columns[frame.columns.duplicated()]})
-    if repeated:
-        raise DataError(
-            f"{str(path)!r}: column names must be unique; repeated: {listing(repeated)}."
-        )
+    check_unique(frame.columns, f"{str(path)!r}: ")
     if frame.empty:
         raise DataError(f"{str(path)!r} has zero data rows.")
     return frame
+
+
+def read_content(path: Path) -> bytes:
+    """Return the content of a file, decompressed if its name ends in .gz."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix.lower() == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {str(path)!r}: {_one_line(error)}.") from error
 
 
 def parse_csv(text: str, *, separator: str = ",") -> pd.DataFrame:
@@ -84,12 +84,8 @@ def _csv(content: bytes, path: Path) -> pd.DataFrame:
     separator = next((mark for mark in ",;\t" if mark in first), ",")
     try:
         reader = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True)
-        header = [cell for cell in next(row for row in reader if row) if cell]
-        repeated = sorted({cell for cell in header if header.count(cell) > 1})
-        if repeated:
-            raise DataError(
-                f"{str(path)!r}: column names must be unique; repeated: {listing(repeated)}."
-            )
+        header = next(row for row in reader if row)
+        check_unique([cell for cell in header if cell], f"{str(path)!r}: ")
         with warnings.catch_warnings():
             # pandas only warns when it truncates rows that are longer than the header.
             warnings.simplefilter("error", pd.errors.ParserWarning)

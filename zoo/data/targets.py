@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from zoo.data.columns import Array, kind_of, label, mean_and_scale, numbers
-from zoo.data.schema import TASKS, Task, check_counts
+from zoo.data.columns import Array, Column, kind_of, label, mean_and_scale
+from zoo.data.schema import TASKS, Schema, Task
+from zoo.data.split import split_rows
 from zoo.errors import DataError, did_you_mean
 
 MAX_CLASSES = 20  # an integer target with more distinct values is taken for a quantity
@@ -17,16 +18,8 @@ MAX_CLASSES = 20  # an integer target with more distinct values is taken for a q
 class Target:
     """A target with its task, checked on all rows.
 
-    Parameters
-    ----------
-    name
-        Name of the target column.
-    task
-        The task.
-    classes
-        Class names by class index; empty unless the task is classification.
-    values
-        Class index, count, or number in original units.
+    ``classes`` are empty unless the task is classification; ``values`` are class indices, counts,
+    or numbers in original units.
     """
 
     name: str
@@ -47,37 +40,47 @@ class Target:
         """Determine task and classes of a target column without missing values."""
         check_task(task)
         task = task or infer_task(series, name)
+        found: tuple[str, ...] = ()
         if task == "classification":
-            classes = tuple(classes or class_names(series))
-            if len(classes) < 2:
+            found = tuple(classes or class_names(series))
+            if len(found) < 2:
                 raise DataError(
-                    f"target {name!r} has one class only ({classes[0]!r}); classification needs "
+                    f"target {name!r} has one class only ({found[0]!r}); classification needs "
                     f"at least 2."
                 )
-            texts = pd.Index(series.astype(object).map(label), dtype=object)
-            codes = pd.Index(classes, dtype=object).get_indexer(texts)
-            return cls(name, task, classes, codes.astype(np.int64))
-        if kind_of(series, name, is_target=True) == "categorical":
+        elif kind_of(series, name, is_target=True) == "categorical":
             raise DataError(
                 f"target {name!r} holds text or booleans (first: {label(series.iloc[0])!r}), but "
                 f"task={task!r} needs numbers. Use task='classification'."
             )
-        values = numbers(series, name, rows)
-        if task == "counts":
-            values = check_counts(values, name, rows)
-        return cls(name, task, (), values)
+        values = Schema((), name, task, found).encode_target(series, rows=rows)
+        return cls(name, task, found, values)
 
-    def scaling(self, train: Array, *, standardize: bool) -> tuple[float, float]:
-        """Return mean and scale of a regression target over the training rows."""
-        if self.task != "regression":
-            return 0.0, 1.0
-        values = self.values[train]
-        if values.min() == values.max():
-            raise DataError(
-                f"target {self.name!r} is constant ({values[0]:g} in all {len(values)} training "
-                f"rows); regression needs values that differ."
-            )
-        return mean_and_scale(values, self.name) if standardize else (0.0, 1.0)
+    def split(self, test_fraction: float, seed: int) -> tuple[Array, Array]:
+        """Return shuffled training and test row indices, stratified by class."""
+        return split_rows(
+            len(self.values),
+            test_fraction=test_fraction,
+            seed=seed,
+            strata=self.values if self.task == "classification" else None,
+            names=self.classes,
+        )
+
+    def schema(
+        self, columns: tuple[Column, ...], train: Array, *, standardize: bool, **options: Any
+    ) -> Schema:
+        """Return the schema of a data set; a regression target is scaled by the training rows."""
+        mean, scale = 0.0, 1.0
+        if self.task == "regression":
+            values = self.values[train]
+            if values.min() == values.max():
+                raise DataError(
+                    f"target {self.name!r} is constant ({values[0]:g} in all {len(values)} "
+                    f"training rows); regression needs values that differ."
+                )
+            if standardize:
+                mean, scale = mean_and_scale(values, self.name)
+        return Schema(columns, self.name, self.task, self.classes, mean, scale, **options)
 
 
 def check_task(task: str | None) -> None:

@@ -22,16 +22,30 @@ small, without a truth         ``fail``: no other check would detect it
 =============================  ==========================================================
 """
 
+import math
+from functools import partial
+
 import numpy as np
 import xarray
 from arviz_stats.base import array_stats
 from scipy.special import logsumexp
 
-from zoo.diagnostics.finding import Finding, Level, format_number
-from zoo.diagnostics.reading import Array, identified, scalar_draws, variable, variables
+from zoo.diagnostics.finding import Finding, Level, format_number, level_of
+from zoo.diagnostics.reading import (
+    Array,
+    identified,
+    log_weights,
+    shape_per_draw,
+    variable,
+    variables,
+)
 
-KHAT_SOURCE = "Vehtari et al. (2024); Yao et al. (2018)"
-GAP_SOURCE = "Burda, Grosse and Salakhutdinov (2016); Domke and Sheldon (2018)"
+KHAT = partial(Finding, "approximation.khat", source="Vehtari et al. (2024); Yao et al. (2018)")
+GAP = partial(
+    Finding,
+    "approximation.elbo_gap",
+    source="Burda, Grosse and Salakhutdinov (2016); Domke and Sheldon (2018)",
+)
 
 #: Importance sampling is reliable below this k-hat.
 KHAT_GOOD = 0.5
@@ -50,28 +64,27 @@ GAP_NATS = 1.0
 def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> list[Finding]:
     """Check ``lp - log_q`` of group ``sample_stats``: finite, k-hat, ELBO gap.
 
-    Parameters
-    ----------
-    tree
-        The fit.
-    has_truth
-        Whether there is a truth to compare with; see the table above.
+    `has_truth` tells whether there is a truth to compare with; see the table above.
     """
-    log_joint = scalar_draws(tree, "sample_stats", "lp")
-    log_guide = scalar_draws(tree, "sample_stats", "log_q")
-    if log_joint is None or log_guide is None or len(log_joint) != len(log_guide):
+    weights = log_weights(tree)
+    if weights is None:
         return []
-    with np.errstate(invalid="ignore"):
-        log_weights = log_joint - log_guide
     # The KL is infinite if the guide has mass where the model has none.
-    bad = int((~np.isfinite(log_weights)).sum())
+    bad = int((~np.isfinite(weights)).sum())
     if bad:
-        return [_not_finite(bad, len(log_weights))]
-    dimension = dimension_of(tree)
-    khat = pareto_khat(log_weights)
+        message = (
+            "The log density of the model or the guide is not finite at "
+            f"{bad} of {len(weights)} draws."
+        )
+        advice = (
+            "Check that the support of the guide lies within that of the prior, and look for "
+            "overflow."
+        )
+        return [KHAT("fail", bad, 0, message, advice)]
+    khat, judged = pareto_khat(weights), weights_tell(tree)
     return [
-        _khat_finding(khat, len(log_weights), dimension, has_truth, judged=weights_tell(tree)),
-        _gap_finding(log_weights, khat, judged=weights_tell(tree)),
+        _khat_finding(khat, len(weights), dimension_of(tree), has_truth, judged=judged),
+        _gap_finding(weights, khat, judged=judged),
     ]
 
 
@@ -118,13 +131,8 @@ def dimension_of(tree: xarray.DataTree) -> int:
     """Return the number of unknowns: root attribute ``dimension``, or the posterior's size."""
     if "dimension" in tree.attrs:
         return int(tree.attrs["dimension"])
-    total = 0
-    for name in variables(tree, "posterior"):
-        array = variable(tree, "posterior", name)
-        if array is not None:
-            shape = [size for dim, size in array.sizes.items() if dim not in ("chain", "draw")]
-            total += int(np.prod(shape))
-    return total
+    found = (variable(tree, "posterior", name) for name in variables(tree, "posterior"))
+    return sum(math.prod(shape_per_draw(array)) for array in found if array is not None)
 
 
 def weights_tell(tree: xarray.DataTree) -> bool:
@@ -133,71 +141,50 @@ def weights_tell(tree: xarray.DataTree) -> bool:
     return known and dimension_of(tree) <= MAX_DIMENSION
 
 
-def _not_finite(bad: int, count: int) -> Finding:
-    return Finding(
-        "approximation.khat",
-        "fail",
-        bad,
-        0,
-        f"The log density of the model or the guide is not finite at {bad} of {count} draws.",
-        "Check that the support of the guide lies within that of the prior, and look for overflow.",
-        KHAT_SOURCE,
-    )
-
-
 def _khat_finding(
     khat: float, num_draws: int, dimension: int, has_truth: bool, *, judged: bool
 ) -> Finding:
-    name, threshold = "approximation.khat", usable_khat(num_draws)
+    threshold = usable_khat(num_draws)
     if np.isnan(khat):
-        return Finding(
-            name,
-            "info",
-            None,
-            threshold,
-            f"k-hat needs at least {MIN_DRAWS} draws; there are {num_draws}.",
-            "Take more draws from the guide.",
-            KHAT_SOURCE,
-        )
+        message = f"k-hat needs at least {MIN_DRAWS} draws; there are {num_draws}."
+        return KHAT("info", None, threshold, message, "Take more draws from the guide.")
     if np.isneginf(khat):
         message = "All importance weights are equal: the guide is the posterior."
-        return Finding(name, "ok", khat, threshold, message, "", KHAT_SOURCE)
+        return KHAT("ok", khat, threshold, message)
     shown = f"The k-hat of the guide is {format_number(khat)}"
     if khat <= threshold:
         quality = "reliable" if khat <= KHAT_GOOD else "usable"
         message = f"{shown}: importance sampling from the guide is {quality}."
-        return Finding(name, "ok", khat, threshold, message, "", KHAT_SOURCE)
+        return KHAT("ok", khat, threshold, message)
+    shown += f" (usable up to {format_number(threshold)})"
     level: Level
     if not judged:
         level = "info"
         message = (
-            f"{shown} (usable up to {format_number(threshold)}). This is expected for the "
-            f"{dimension} unknowns of a network and does not mean that predictions are poor."
+            f"{shown}. This is expected for the {dimension} unknowns of a network and does not "
+            "mean that predictions are poor."
         )
         advice = "Assess this fit by its predictions and calibration."
     else:
         level = "warn" if has_truth else "fail"
         message = (
-            f"{shown} (usable up to {format_number(threshold)}): the guide is a poor approximation "
-            f"of the posterior of its {dimension} unknowns."
+            f"{shown}: the guide is a poor approximation of the posterior of its {dimension} "
+            "unknowns."
         )
         advice = "Use a richer guide (full rank, low rank, a flow), or sample with NUTS."
-    return Finding(name, level, khat, threshold, message, advice, KHAT_SOURCE)
+    return KHAT(level, khat, threshold, message, advice)
 
 
-def _gap_finding(log_weights: Array, khat: float, *, judged: bool) -> Finding:
-    elbo = float(log_weights.mean())
-    evidence = float(logsumexp(log_weights) - np.log(len(log_weights)))
+def _gap_finding(weights: Array, khat: float, *, judged: bool) -> Finding:
+    elbo = float(weights.mean())
+    evidence = float(logsumexp(weights) - np.log(len(weights)))
     gap = max(0.0, evidence - elbo)
-    error = float(log_weights.std() / np.sqrt(len(log_weights)))
-    unreliable = bool(khat > usable_khat(len(log_weights)))
-    bound = "at least " if unreliable else ""
+    error = float(weights.std() / np.sqrt(len(weights)))
+    bound = "at least " if khat > usable_khat(len(weights)) else ""
     message = (
         f"The ELBO, {format_number(elbo)} ± {format_number(error)} nats, is {bound}"
         f"{format_number(gap)} nats below the log evidence estimated by importance sampling."
     )
-    level: Level = "ok"
-    if gap - 3 * error > GAP_NATS:
-        level = "warn" if judged else "info"
-    advice = "" if level == "ok" else "Compare ELBOs only between guides of the same family."
-    return Finding("approximation.elbo_gap", level, gap, GAP_NATS, message, advice, GAP_SOURCE)
+    level = level_of(gap - 3 * error, GAP_NATS, judged=judged)
+    advice = "Compare ELBOs only between guides of the same family."
+    return GAP(level, gap, GAP_NATS, message, advice)

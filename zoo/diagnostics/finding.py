@@ -32,7 +32,7 @@ class Finding:
     message
         One or two sentences with the numbers.
     advice
-        What to do; empty for ``ok`` and optional for ``info``.
+        What to do; dropped for ``ok`` and optional for ``info``.
     source
         Reference for the threshold.
     """
@@ -55,6 +55,8 @@ class Finding:
             raise ValueError("a finding needs the name of its check and a message")
         if self.level in ("warn", "fail") and not self.advice:
             raise ValueError(f"{self.check}: a finding of level {self.level!r} needs advice")
+        if self.level == "ok":
+            object.__setattr__(self, "advice", "")
         for name in ("value", "threshold"):
             object.__setattr__(self, name, _number(name, getattr(self, name)))
 
@@ -67,40 +69,45 @@ class Verdict:
     sentence: str
 
 
+#: Sentences of a verdict by its level.
+SENTENCES: dict[Level, str] = {
+    "ok": "No problems found: all {judged} checks passed.",
+    "info": "Nothing was checked: the tree has no group that a check can read.",
+    "warn": "Use with care: {count} of {judged} checks gave a warning ({names}).",
+    "fail": "Do not use this fit yet: {count} of {judged} checks failed ({names}).",
+}
+
+
 def verdict(findings: Iterable[Finding]) -> Verdict:
     """Return the worst level among findings, with a sentence that names the checks behind it.
 
     The level is ``info`` only if all findings are ``info``.
     """
-    findings = list(findings)
-    failed = _names(findings, "fail")
-    warned = _names(findings, "warn")
-    passed = _names(findings, "ok")
-    judged = len(failed) + len(warned) + len(passed)
-    if failed:
-        return Verdict(
-            "fail", f"Do not use this fit yet: {len(failed)} of {judged} checks failed{_of(failed)}"
-        )
-    if warned:
-        return Verdict(
-            "warn", f"Use with care: {len(warned)} of {judged} checks gave a warning{_of(warned)}"
-        )
-    if passed:
-        return Verdict("ok", f"No problems found: all {judged} checks passed.")
-    return Verdict("info", "Nothing was checked: the tree has no group that a check can read.")
+    judged = [finding for finding in findings if finding.level != "info"]
+    level: Level = max((finding.level for finding in judged), key=LEVELS.index, default="info")
+    names = [finding.check for finding in judged if finding.level == level]
+    shown = ", ".join(dict.fromkeys(names))
+    sentence = SENTENCES[level].format(count=len(names), judged=len(judged), names=shown)
+    return Verdict(level, sentence)
+
+
+def level_of(value: float, warn: float, fail: float = math.inf, *, judged: bool = True) -> Level:
+    """Return the level of a value for which larger is worse.
+
+    A value that is not judged gets ``info`` instead of ``warn``.
+    """
+    if value > fail:
+        return "fail"
+    poor: Level = "warn" if judged else "info"
+    return poor if value > warn else "ok"
 
 
 def refused_truth(reason: str) -> Finding:
     """Return the finding that there is no truth to compare a fit with."""
-    return Finding(
-        check="truth.accepted",
-        level="warn",
-        value=None,
-        threshold=None,
-        message=f"There is no truth to compare with: {reason}",
-        advice="Use a smaller problem for the comparison, or sample longer.",
-        source="Vehtari et al. (2021); Betancourt (2016)",
-    )
+    message = f"There is no truth to compare with: {reason}"
+    advice = "Use a smaller problem for the comparison, or sample longer."
+    source = "Vehtari et al. (2021); Betancourt (2016)"
+    return Finding("truth.accepted", "warn", None, None, message, advice, source)
 
 
 def to_json(findings: Iterable[Finding]) -> str:
@@ -144,15 +151,6 @@ def format_number(number: float | None) -> str:
 def format_share(share: float) -> str:
     """Format a fraction as a percentage: ``0.034`` as ``3.4 %``."""
     return f"{100 * share:.3g} %"
-
-
-def _names(findings: list[Finding], level: Level) -> list[str]:
-    return [finding.check for finding in findings if finding.level == level]
-
-
-def _of(names: list[str]) -> str:
-    shown = ", ".join(dict.fromkeys(names))
-    return f" ({shown})."
 
 
 def _number(name: str, value: Any) -> float | None:

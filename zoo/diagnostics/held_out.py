@@ -1,16 +1,20 @@
 """Calibration of predictions for held-out rows, the most reliable of all checks."""
 
+from functools import partial
+
 import numpy as np
 import xarray
 from numpy.typing import NDArray
 from scipy import stats
 
-from zoo.diagnostics.finding import Finding, Level, format_number, format_share
+from zoo.diagnostics.finding import Finding, Level, format_number, format_share, level_of
 from zoo.diagnostics.reading import SEED, Array, draws, variable
 from zoo.diagnostics.uniformity import pit_finding, randomized_pit, uniformity
 from zoo.infer.predict.scores import ECE_BINS, expected_calibration_error
 
-ECE_SOURCE = "Guo et al. (2017); Bröcker and Smith (2007)"
+CALIBRATION = partial(
+    Finding, "predictive.calibration", source="Guo et al. (2017); Bröcker and Smith (2007)"
+)
 COVERAGE_SOURCE = "Gneiting, Balabdaoui and Raftery (2007)"
 
 #: Simulated data sets for the calibration error of a perfectly calibrated forecast.
@@ -99,93 +103,58 @@ def _confidence_bins(confidence: Array, bins: int) -> NDArray[np.int_]:
 
 
 def _calibration(probability: Array, y: Array) -> list[Finding]:
-    name = "predictive.calibration"
     if len(probability) != len(y):
         return []
     if not np.isfinite(probability).all():
-        return [
-            Finding(
-                name,
-                "fail",
-                None,
-                None,
-                "Some predicted probabilities of held-out rows are not finite.",
-                "Look for network outputs that overflow.",
-                ECE_SOURCE,
-            )
-        ]
+        message = "Some predicted probabilities of held-out rows are not finite."
+        advice = "Look for network outputs that overflow."
+        return [CALIBRATION("fail", None, None, message, advice)]
     error = expected_calibration_error(probability, y)
     noise = calibration_noise(probability)
-    limit, excess = float(np.quantile(noise, 0.99)), error - float(noise.mean())
-    level: Level = "ok"
-    if error > limit and excess > ECE_WARN:
-        level = "fail" if excess > ECE_FAIL else "warn"
+    typical, limit = float(noise.mean()), float(np.quantile(noise, 0.99))
+    level = level_of(error - typical if error > limit else 0.0, ECE_WARN, ECE_FAIL)
     confident = float(probability.max(-1).mean() - (probability.argmax(-1) == y).mean())
-    direction = "overconfident" if confident > 0 else "underconfident"
-    return [
-        Finding(
-            name,
-            level,
-            error,
-            limit,
-            f"The calibration error on {len(y)} held-out rows is {format_number(error)}. For a "
-            f"perfectly calibrated forecast it is {format_number(float(noise.mean()))} on average "
-            f"and at most {format_number(limit)} in 99 of 100 cases.",
-            ""
-            if level == "ok"
-            else "Average over more draws, train longer, or change the prior scale: the forecasts "
-            f"are {direction}.",
-            ECE_SOURCE,
-        )
-    ]
+    message = (
+        f"The calibration error on {len(y)} held-out rows is {format_number(error)}. For a "
+        f"perfectly calibrated forecast it is {format_number(typical)} on average and at most "
+        f"{format_number(limit)} in 99 of 100 cases."
+    )
+    advice = (
+        "Average over more draws, train longer, or change the prior scale: the forecasts are "
+        f"{'overconfident' if confident > 0 else 'underconfident'}."
+    )
+    return [CALIBRATION(level, error, limit, message, advice)]
 
 
 def _intervals(samples: Array, y: Array) -> list[Finding]:
-    if samples.shape[1] != len(y):
-        return []
     usable = np.isfinite(y)
-    if not usable.any():
+    if samples.shape[1] != len(y) or not usable.any():
         return []
+    name = "predictive.held_out_pit"
     if not np.isfinite(samples[:, usable]).all():
-        return [
-            Finding(
-                "predictive.held_out_pit",
-                "fail",
-                None,
-                None,
-                "Some predictive draws of held-out rows are not finite.",
-                "Look for network outputs that overflow, or for a scale without a lower bound.",
-                COVERAGE_SOURCE,
-            )
-        ]
+        message = "Some predictive draws of held-out rows are not finite."
+        advice = "Look for network outputs that overflow, or for a scale without a lower bound."
+        return [Finding(name, "fail", None, None, message, advice, COVERAGE_SOURCE)]
     values = randomized_pit(samples[:, usable], y[usable])
     return [
-        *[_coverage_finding(values, level) for level in COVERAGE_LEVELS],
-        pit_finding("predictive.held_out_pit", "PIT values of held-out rows", uniformity(values)),
+        *[_coverage_finding(values, nominal) for nominal in COVERAGE_LEVELS],
+        pit_finding(name, "PIT values of held-out rows", uniformity(values)),
     ]
 
 
 def _coverage_finding(pit: Array, nominal: float) -> Finding:
+    name = f"predictive.coverage_{round(100 * nominal)}"
     inside = int((np.abs(2 * pit - 1) <= nominal).sum())
     coverage = inside / len(pit)
     p_value = float(stats.binomtest(inside, len(pit), nominal).pvalue)
     level: Level = "ok"
     if p_value < COVERAGE_P_VALUE / len(COVERAGE_LEVELS):
         level = "fail" if nominal - coverage > COVERAGE_FAIL else "warn"
-    advice = ""
-    if level != "ok":
-        advice = (
-            "Use a richer guide or a likelihood with heavier tails: intervals are too narrow."
-            if coverage < nominal
-            else "Train longer, or learn the noise scale: intervals are too wide."
-        )
-    return Finding(
-        f"predictive.coverage_{round(100 * nominal)}",
-        level,
-        coverage,
-        nominal,
+    message = (
         f"Intervals of {format_share(nominal)} cover {format_share(coverage)} of {len(pit)} "
-        f"held-out rows (p = {format_number(p_value)}).",
-        advice,
-        COVERAGE_SOURCE,
+        f"held-out rows (p = {format_number(p_value)})."
     )
+    advice = "Train longer, or learn the noise scale: intervals are too wide."
+    if coverage < nominal:
+        advice = "Use a richer guide or a likelihood with heavier tails: intervals are too narrow."
+    return Finding(name, level, coverage, nominal, message, advice, COVERAGE_SOURCE)

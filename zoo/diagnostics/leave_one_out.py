@@ -15,8 +15,17 @@ from zoo.diagnostics.approximation import (
     usable_khat,
     weights_tell,
 )
-from zoo.diagnostics.finding import Finding, Level, format_number, format_share
-from zoo.diagnostics.reading import SEED, Array, draws, scalar_draws, task_of, variable
+from zoo.diagnostics.finding import Finding, format_number, format_share, level_of
+from zoo.diagnostics.reading import (
+    SEED,
+    Array,
+    draws,
+    log_weights,
+    replications,
+    task_of,
+    thinned,
+    variable,
+)
 from zoo.diagnostics.uniformity import pit_finding, uniformity
 
 SOURCE = "Magnusson et al. (2019); Vehtari, Gelman and Gabry (2017)"
@@ -38,20 +47,18 @@ def loo_findings(tree: xarray.DataTree) -> list[Finding]:
     if array is None:
         return []
     log_likelihood = draws(array)
-    rows = _thinned_rows(log_likelihood.shape[1])
+    rows = thinned(np.arange(log_likelihood.shape[1]), MAX_ROWS)
     finite = np.isfinite(log_likelihood[:, rows]).all(0)
     rows = rows[finite]
     if len(log_likelihood) < MIN_DRAWS or not len(rows):
         return []
     correction = _posterior_correction(tree, len(log_likelihood))
     elpd, khat, weights = leave_one_out(log_likelihood[:, rows], correction)
-    findings = _loo_summary(
-        elpd,
-        khat,
-        len(log_likelihood),
-        corrected=correction is not None,
-        judged=weights_tell(tree),
-    )
+    how = "not corrected for the guide" if correction is None else "corrected for the guide"
+    findings = [
+        _elpd_finding(elpd, how),
+        _khat_finding(khat, usable_khat(len(log_likelihood)), judged=weights_tell(tree)),
+    ]
     if task_of(tree) != "classification":
         findings += _loo_pit(tree, rows, weights)
     return findings
@@ -65,13 +72,7 @@ def leave_one_out(
     Weights are :math:`\propto e^{c_s} / p(y_i \mid \theta_s)`, Pareto smoothed. The results equal
     those of ArviZ's ``loo`` and ``loo_approximate_posterior``, which raise an error for a row with
     the same likelihood in all draws. A network that is certain of a class has many such rows.
-
-    Parameters
-    ----------
-    log_likelihood
-        Shape ``(draws, rows)``.
-    correction
-        Log importance weights of the draws, c above.
+    `log_likelihood` has the shape ``(draws, rows)``; `correction` is c.
     """
     ratios = -log_likelihood if correction is None else correction[:, None] - log_likelihood
     smoothed = [smoothed_log_weights(column) for column in ratios.T]
@@ -80,71 +81,42 @@ def leave_one_out(
     return elpd, np.array([khat for _, khat in smoothed]), np.exp(weights)
 
 
-def _thinned_rows(count: int) -> NDArray[np.int_]:
-    if count <= MAX_ROWS:
-        return np.arange(count)
-    return np.linspace(0, count - 1, MAX_ROWS).round().astype(int)
-
-
 def _posterior_correction(tree: xarray.DataTree, count: int) -> Array | None:
-    log_joint = scalar_draws(tree, "sample_stats", "lp")
-    log_guide = scalar_draws(tree, "sample_stats", "log_q")
-    if log_joint is None or log_guide is None or not len(log_joint) == len(log_guide) == count:
+    weights = log_weights(tree)
+    if weights is None or len(weights) != count or not np.isfinite(weights).all():
         return None
-    with np.errstate(invalid="ignore"):
-        weights = log_joint - log_guide
-    if not np.isfinite(weights).all() or not pareto_khat(weights) <= usable_khat(count):
-        return None
-    return weights
+    return weights if pareto_khat(weights) <= usable_khat(count) else None
 
 
-def _loo_summary(
-    elpd: Array, khat: Array, num_draws: int, *, corrected: bool, judged: bool
-) -> list[Finding]:
-    threshold = usable_khat(num_draws)
+def _elpd_finding(elpd: Array, how: str) -> Finding:
+    mean, error = float(elpd.mean()), float(elpd.std() / np.sqrt(len(elpd)))
+    message = (
+        f"The leave-one-out log predictive density ({how}) is {format_number(mean)} ± "
+        f"{format_number(error)} nats per row over {len(elpd)} rows."
+    )
+    return Finding("predictive.loo", "info", mean, None, message, source=SOURCE)
+
+
+def _khat_finding(khat: Array, threshold: float, *, judged: bool) -> Finding:
     share = float((khat > threshold).mean())
-    error = float(elpd.std() / np.sqrt(len(elpd)))
-    how = "corrected for the guide" if corrected else "not corrected for the guide"
-    score = Finding(
-        "predictive.loo",
-        "info",
-        float(elpd.mean()),
-        None,
-        f"The leave-one-out log predictive density ({how}) is {format_number(float(elpd.mean()))} "
-        f"± {format_number(error)} nats per row over {len(elpd)} rows.",
-        "",
-        SOURCE,
-    )
-    bad = share > MAX_BAD_K
-    # As for k-hat, weights are not informative if there are many unknowns.
-    poor: Level = "warn" if judged else "info"
-    pareto = Finding(
-        "predictive.loo_pareto_k",
-        poor if bad else "ok",
-        share,
-        MAX_BAD_K,
+    message = (
         f"{format_share(share)} of the rows have a Pareto k above {format_number(threshold)}; the "
-        f"largest is {format_number(float(khat.max()))}.",
-        "Compare models on held-out rows, not by leave-one-out." if bad else "",
-        SOURCE,
+        f"largest is {format_number(float(khat.max()))}."
     )
-    return [score, pareto]
+    level = level_of(share, MAX_BAD_K, judged=judged)
+    advice = "Compare models on held-out rows, not by leave-one-out."
+    return Finding("predictive.loo_pareto_k", level, share, MAX_BAD_K, message, advice, SOURCE)
 
 
 def _loo_pit(tree: xarray.DataTree, rows: NDArray[np.int_], weights: Array) -> list[Finding]:
-    predictive, observed = (
-        variable(tree, "posterior_predictive", "y"),
-        variable(tree, "observed_data", "y"),
-    )
-    if predictive is None or observed is None:
+    pair = replications(tree, "posterior_predictive")
+    if pair is None or len(pair[0]) != len(weights) or len(pair[1]) <= rows.max():
         return []
-    replicated, y = draws(predictive), observed.to_numpy().astype(np.float64).ravel()
-    if len(replicated) != len(weights) or len(y) <= rows.max() or replicated.shape[1] != len(y):
-        return []
-    usable = np.isfinite(y[rows]) & np.isfinite(replicated[:, rows]).all(0)
+    replicated, y = pair[0][:, rows], pair[1][rows]
+    usable = np.isfinite(y) & np.isfinite(replicated).all(0)
     if not usable.any():
         return []
-    values = loo_pit(replicated[:, rows][:, usable], y[rows][usable], weights[:, usable])
+    values = loo_pit(replicated[:, usable], y[usable], weights[:, usable])
     return [pit_finding("predictive.loo_pit", "Leave-one-out PIT values", uniformity(values))]
 
 

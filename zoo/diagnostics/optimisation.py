@@ -23,21 +23,37 @@ means, of the posterior (`zoo.infer.stationarity`), which cannot raise the ELBO 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import xarray
 from scipy import stats
 
-from zoo.diagnostics.finding import Finding, Level, format_number
+from zoo.diagnostics.finding import LEVELS, Finding, format_number, level_of
 from zoo.diagnostics.reading import Array, training_rows, variable
 from zoo.diagnostics.truth_distance import SHIFT_WARN
 
-SLOPE_SOURCE = "Kucukelbir et al. (2017); slope by Sen (1968)"
-OBJECTIVE_SOURCE = "definition of the ELBO; Geweke (2004) for tests of this kind"
-GRADIENT_SOURCE = "Pascanu, Mikolov and Bengio (2013)"
-RESTART_SOURCE = "Dhaka et al. (2020)"
-STATIONARY_SOURCE = "first-order optimality of the ELBO; Yao et al. (2018)"
-PREDICTION_SOURCE = "Yao, Vehtari and Gelman (2022); threshold from interval coverage"
+FINITE = partial(Finding, "optimisation.finite")
+CONVERGED = partial(
+    Finding, "optimisation.converged", source="Kucukelbir et al. (2017); slope by Sen (1968)"
+)
+OBJECTIVE = partial(
+    Finding,
+    "optimisation.objective",
+    source="definition of the ELBO; Geweke (2004) for tests of this kind",
+)
+GRADIENTS = partial(Finding, "optimisation.gradients", source="Pascanu, Mikolov and Bengio (2013)")
+RESTARTS = partial(Finding, "optimisation.restarts", source="Dhaka et al. (2020)")
+PREDICTIONS = partial(
+    Finding,
+    "optimisation.restart_predictions",
+    source="Yao, Vehtari and Gelman (2022); threshold from interval coverage",
+)
+STATIONARY = partial(
+    Finding,
+    "optimisation.stationary",
+    source="first-order optimality of the ELBO; Yao et al. (2018)",
+)
 
 #: Fraction of the steps, at the end, in which convergence is checked.
 WINDOW = 0.25
@@ -73,35 +89,21 @@ def tolerance_in_nats(rows: int) -> float:
 
 def optimisation_findings(tree: xarray.DataTree) -> list[Finding]:
     """Check the group ``optimization``: finite losses, convergence, objective, restarts."""
-    losses = _curve(tree, "loss")
-    tolerance = tolerance_in_nats(training_rows(tree))
+    losses, norms = _curve(tree, "loss"), _curve(tree, "gradient_norm")
+    rows = training_rows(tree)
+    tolerance = tolerance_in_nats(rows)
     findings = []
     if losses is not None:
-        findings.append(_finite_losses(losses))
-        findings += [_convergence(losses, tolerance)]
+        findings += [_finite_losses(losses), _convergence(losses, tolerance)]
         findings += _objective(tree, losses, tolerance)
-        findings += _restarts_of(losses, tolerance)
-    findings += _stored_restarts(tree, tolerance)
+    if losses is not None and len(losses) > 1:
+        ends = losses[:, -max(1, losses.shape[1] // 10) :]
+        findings += restart_findings(-ends.mean(1), ends.std(1) / np.sqrt(ends.shape[1]), rows)
+    findings += _stored_restarts(tree, rows)
     findings += _stationarity(tree, tolerance)
-    norms = _curve(tree, "gradient_norm")
     if norms is not None:
         findings.append(_gradient_norms(norms))
     return findings
-
-
-def restart_findings(elbos: Sequence[float], errors: Sequence[float], rows: int) -> list[Finding]:
-    """Check whether several fits of one model from different initialisations agree.
-
-    Parameters
-    ----------
-    elbos
-        Final ELBO of every restart, in nats.
-    errors
-        Their standard errors.
-    rows
-        Number of training rows.
-    """
-    return _restarts(np.asarray(elbos, float), np.asarray(errors, float), tolerance_in_nats(rows))
 
 
 def _curve(tree: xarray.DataTree, name: str) -> Array | None:
@@ -120,84 +122,58 @@ def _window(curves: Array) -> Array:
 def _finite_losses(losses: Array) -> Finding:
     bad = ~np.isfinite(losses)
     count, late = int(bad.sum()), bool(_window(bad).any())
-    name, source = "optimisation.finite", ""
     if not count:
-        return Finding(name, "ok", 0, 0, f"All {losses.shape[1]} losses are finite.", "", source)
+        return FINITE("ok", 0, 0, f"All {losses.shape[1]} losses are finite.")
     where = "some of them in the last quarter" if late else "none of them in the last quarter"
-    return Finding(
-        name,
-        "fail" if late else "warn",
-        count,
-        0,
-        f"{count} of {losses.size} losses are not finite, {where}.",
-        "Lower the learning rate, use smaller initial scales, or standardise the inputs.",
-        source,
-    )
+    message = f"{count} of {losses.size} losses are not finite, {where}."
+    advice = "Lower the learning rate, use smaller initial scales, or standardise the inputs."
+    return FINITE("fail" if late else "warn", count, 0, message, advice)
 
 
 def _convergence(losses: Array, tolerance: float) -> Finding:
     """Return the finding of the chain that changes most."""
     results = [_convergence_of_one(chain, tolerance) for chain in losses]
-    return max(results, key=lambda finding: (_seriousness(finding), abs(finding.value or 0.0)))
-
-
-def _seriousness(finding: Finding) -> int:
-    return ("ok", "info", "warn", "fail").index(finding.level)
+    return max(results, key=lambda found: (LEVELS.index(found.level), abs(found.value or 0.0)))
 
 
 def _convergence_of_one(losses: Array, tolerance: float) -> Finding:
-    name, steps = "optimisation.converged", len(losses)
+    steps = len(losses)
     window = _window(losses[None])[0]
     window = window[np.isfinite(window)]
     if steps < MIN_STEPS:
-        return _too_short(losses, tolerance)
+        return _too_short(losses, 0.1 * tolerance)
     if len(window) < BLOCKS // 2:
-        return Finding(
-            name,
-            "fail",
-            None,
-            tolerance,
-            "The last quarter of the loss has too few finite values to check convergence.",
-            "Fix the cause of the non-finite losses first.",
-            SLOPE_SOURCE,
-        )
+        message = "The last quarter of the loss has too few finite values to check convergence."
+        advice = "Fix the cause of the non-finite losses first."
+        return CONVERGED("fail", None, tolerance, message, advice)
     change, error = change_over_window(window)
     real = abs(change) > SLOPE_Z * error
-    level: Level = "ok"
-    if real and abs(change) > tolerance:
-        level = "fail" if abs(change) > FAIL_FACTOR * tolerance else "warn"
+    level = level_of(abs(change) if real else 0.0, tolerance, FAIL_FACTOR * tolerance)
     direction = "decreased" if change < 0 else "increased"
     message = (
         f"The loss {direction} by {format_number(abs(change))} ± {format_number(error)} nats over "
         f"the last {len(window)} of {steps} steps (tolerance: {format_number(tolerance)})."
     )
-    if level == "ok":
-        advice = ""
-    elif change < 0:
+    advice = "Lower the learning rate, because the loss increases at the end."
+    if change < 0:
         advice = "Raise num_steps, or raise the learning rate if the loss curve is smooth."
-    else:
-        advice = "Lower the learning rate, because the loss increases at the end."
-    return Finding(name, level, change, tolerance, message, advice, SLOPE_SOURCE)
+    return CONVERGED(level, change, tolerance, message, advice)
 
 
 def _too_short(losses: Array, tolerance: float) -> Finding:
-    """Check a short run: it has converged if the loss is flat to a tenth of the tolerance."""
-    name, steps = "optimisation.converged", len(losses)
+    """Check a short run: it has converged if the end of the loss is flat."""
+    steps = len(losses)
     end = losses[-max(3, round(WINDOW * steps)) :]
     spread = float(np.ptp(end)) if np.isfinite(end).all() else float("inf")
-    if steps > 3 and spread <= 0.1 * tolerance:
+    if steps > 3 and spread <= tolerance:
         message = f"The loss changed by {format_number(spread)} nats in the last {len(end)} steps."
-        return Finding(name, "ok", spread, 0.1 * tolerance, message, "", SLOPE_SOURCE)
-    return Finding(
-        name,
-        "fail",
-        spread,
-        0.1 * tolerance,
+        return CONVERGED("ok", spread, tolerance, message)
+    message = (
         f"Only {steps} steps were run, and the loss still changed by {format_number(spread)} nats "
-        f"in the last {len(end)}.",
-        f"Raise num_steps to at least {MIN_STEPS}.",
-        SLOPE_SOURCE,
+        f"in the last {len(end)}."
     )
+    advice = f"Raise num_steps to at least {MIN_STEPS}."
+    return CONVERGED("fail", spread, tolerance, message, advice)
 
 
 def change_over_window(window: Array) -> tuple[float, float]:
@@ -206,7 +182,7 @@ def change_over_window(window: Array) -> tuple[float, float]:
     The slope of the block averages is estimated by Sen's method. Its error is that of a
     least-squares slope with clipped residuals.
     """
-    blocks = np.array([block.mean() for block in np.array_split(window, min(BLOCKS, len(window)))])
+    blocks = _block_means(window)
     time = np.linspace(0.0, 1.0, len(blocks))
     slope = float(stats.theilslopes(blocks, time).slope)
     residuals = blocks - slope * time
@@ -218,6 +194,10 @@ def change_over_window(window: Array) -> tuple[float, float]:
     return slope, float(scale / np.sqrt(((time - time.mean()) ** 2).sum()))
 
 
+def _block_means(values: Array) -> Array:
+    return np.array([part.mean() for part in np.array_split(values, min(BLOCKS, len(values)))])
+
+
 def _objective(tree: xarray.DataTree, losses: Array, tolerance: float) -> list[Finding]:
     """Check whether the final loss equals minus the ELBO of the posterior."""
     joint, posterior = (variable(tree, "sample_stats", name) for name in ("lp", "log_q"))
@@ -227,15 +207,12 @@ def _objective(tree: xarray.DataTree, losses: Array, tolerance: float) -> list[F
     end = losses[0, -round(END * losses.shape[1]) :]
     if len(losses) > 1 or losses.shape[1] < MIN_STEPS or not np.isfinite([*end, *elbos]).all():
         return []  # several runs, or too short: reported by other findings
-    blocks = np.array([block.mean() for block in np.array_split(end, min(BLOCKS, len(end)))])
+    blocks = _block_means(end)
     difference = float(blocks.mean() + elbos.mean())
     error = float(
         np.hypot(blocks.std(ddof=1) / np.sqrt(len(blocks)), elbos.std() / np.sqrt(elbos.size))
     )
-    certain = abs(difference) - SLOPE_Z * error
-    level: Level = "ok"
-    if certain > tolerance:
-        level = "fail" if certain > FAIL_FACTOR * tolerance else "warn"
+    level = level_of(abs(difference) - SLOPE_Z * error, tolerance, FAIL_FACTOR * tolerance)
     message = (
         f"The final loss is {format_number(abs(difference))} ± {format_number(error)} nats "
         f"{'above' if difference > 0 else 'below'} minus the ELBO computed from the densities of "
@@ -245,43 +222,23 @@ def _objective(tree: xarray.DataTree, losses: Array, tolerance: float) -> list[F
         "Check the weight of the KL (kl_warmup) and the closed forms of divergences: the objective "
         "was not the ELBO."
     )
-    return [
-        Finding(
-            "optimisation.objective",
-            level,
-            difference,
-            tolerance,
-            message,
-            "" if level == "ok" else advice,
-            OBJECTIVE_SOURCE,
-        )
-    ]
+    return [OBJECTIVE(level, difference, tolerance, message, advice)]
 
 
-def _restarts_of(losses: Array, tolerance: float) -> list[Finding]:
-    if len(losses) < 2:
-        return []
-    ends = losses[:, -max(1, losses.shape[1] // 10) :]
-    errors = ends.std(1) / np.sqrt(ends.shape[1])
-    return _restarts(-ends.mean(1), errors, tolerance)
-
-
-def _stored_restarts(tree: xarray.DataTree, tolerance: float) -> list[Finding]:
+def _stored_restarts(tree: xarray.DataTree, rows: int) -> list[Finding]:
     """Check the stored restarts; the first is the fit itself."""
     elbos = variable(tree, "optimization", "restart_elbo")
     errors = variable(tree, "optimization", "restart_elbo_error")
     if elbos is None or errors is None:
         return []
     found = elbos.to_numpy().astype(np.float64)
-    findings = _restarts(found, errors.to_numpy().astype(np.float64), tolerance)
+    findings = restart_findings(found, errors.to_numpy().astype(np.float64), rows)
     if findings and findings[0].level != "ok" and "restart" in elbos.coords:
-        best = int(elbos["restart"].to_numpy()[np.nanargmax(found)])
-        own = int(elbos["restart"].to_numpy()[0])
-        advice = (
-            "Run more restarts, or train longer; this fit is the best of them."
-            if best == own
-            else f"Use the best restart instead (--start {best}), and run more restarts."
-        )
+        numbers = elbos["restart"].to_numpy()
+        best = int(numbers[np.nanargmax(found)])
+        advice = f"Use the best restart instead (--start {best}), and run more restarts."
+        if best == int(numbers[0]):
+            advice = "Run more restarts, or train longer; this fit is the best of them."
         findings = [replace(findings[0], advice=advice)]
     return findings + _restart_predictions(tree)
 
@@ -315,22 +272,15 @@ def _restart_predictions(tree: xarray.DataTree) -> list[Finding]:
     if distances is None or not np.isfinite(distances).any():
         return []
     largest = float(np.nanmax(distances))
-    agree = largest <= SHIFT_WARN
-    return [
-        Finding(
-            "optimisation.restart_predictions",
-            "ok" if agree else "warn",
-            largest,
-            SHIFT_WARN,
-            f"The network outputs of {np.isfinite(distances).sum()} restarts differ from this fit "
-            f"by up to {format_number(largest)} posterior sds (root mean square over rows).",
-            ""
-            if agree
-            else "Average the predictions of several restarts: the posterior has several modes, "
-            "and this guide covers only one.",
-            PREDICTION_SOURCE,
-        )
-    ]
+    message = (
+        f"The network outputs of {np.isfinite(distances).sum()} restarts differ from this fit by "
+        f"up to {format_number(largest)} posterior sds (root mean square over rows)."
+    )
+    advice = (
+        "Average the predictions of several restarts: the posterior has several modes, and this "
+        "guide covers only one."
+    )
+    return [PREDICTIONS(level_of(largest, SHIFT_WARN), largest, SHIFT_WARN, message, advice)]
 
 
 def _stationarity(tree: xarray.DataTree, tolerance: float) -> list[Finding]:
@@ -346,19 +296,17 @@ def _stationarity(tree: xarray.DataTree, tolerance: float) -> list[Finding]:
         return []
     sure = np.where(known, values - GAIN_Z * noise, -np.inf)
     i, j = np.unravel_index(int(sure.argmax()), sure.shape)
-    gain, certain = float(values[i, j]), float(sure[i, j])
-    level: Level = "ok"
-    if certain > tolerance:
-        level = "fail" if certain > FAIL_FACTOR * tolerance else "warn"
+    gain = float(values[i, j])
+    level = level_of(float(sure[i, j]), tolerance, FAIL_FACTOR * tolerance)
     factor = float(gains["factor"].to_numpy()[j])
-    what = MOVE_WORDS.get(str(gains["move"].to_numpy()[i]), str(gains["move"].to_numpy()[i]))
-    name = "optimisation.stationary"
+    move = str(gains["move"].to_numpy()[i])
+    what = MOVE_WORDS.get(move, move)
     if level == "ok":
         message = (
             "Scaling all sds or all means of the posterior raises the ELBO by at most "
             f"{format_number(tolerance)} nats."
         )
-        return [Finding(name, level, max(gain, 0.0), tolerance, message, "", STATIONARY_SOURCE)]
+        return [STATIONARY(level, max(gain, 0.0), tolerance, message)]
     message = (
         f"The ELBO increases by {format_number(gain)} ± {format_number(float(noise[i, j]))} nats "
         f"when {what} of the posterior are multiplied by {format_number(factor)} (tolerance: "
@@ -368,59 +316,55 @@ def _stationarity(tree: xarray.DataTree, tolerance: float) -> list[Finding]:
         "Train longer. If this does not help, check the weight of the KL (kl_warmup) and whether "
         "the guide couples means and sds."
     )
-    return [Finding(name, level, gain, tolerance, message, advice, STATIONARY_SOURCE)]
+    return [STATIONARY(level, gain, tolerance, message, advice)]
 
 
-def _restarts(elbos: Array, errors: Array, tolerance: float) -> list[Finding]:
+def restart_findings(
+    elbos: Sequence[float] | Array, errors: Sequence[float] | Array, rows: int
+) -> list[Finding]:
+    """Check whether several fits of one model from different initialisations agree.
+
+    Parameters
+    ----------
+    elbos, errors
+        Final ELBO of every restart, in nats, and its standard error.
+    rows
+        Number of training rows.
+    """
+    elbos, errors = np.asarray(elbos, float), np.asarray(errors, float)
     finite = np.isfinite(elbos) & np.isfinite(errors)
     if finite.sum() < 2:
         return []
-    lost = int((~finite).sum())
+    tolerance, lost = tolerance_in_nats(rows), int((~finite).sum())
     elbos, errors = elbos[finite], errors[finite]
     best, worst = int(elbos.argmax()), int(elbos.argmin())
     spread = float(elbos[best] - elbos[worst])
     error = float(np.hypot(errors[best], errors[worst]))
     agree = spread - SLOPE_Z * error <= tolerance and not lost
     diverged = f"; {lost} more ended with an ELBO that is not finite" if lost else ""
-    return [
-        Finding(
-            "optimisation.restarts",
-            "ok" if agree else "warn",
-            spread,
-            tolerance,
-            f"The ELBOs of {len(elbos)} fits from different initialisations differ by up to "
-            f"{format_number(spread)} ± {format_number(error)} nats (tolerance: "
-            f"{format_number(tolerance)}){diverged}.",
-            "" if agree else "Keep the restart with the highest ELBO, and run more restarts.",
-            RESTART_SOURCE,
-        )
-    ]
+    message = (
+        f"The ELBOs of {len(elbos)} fits from different initialisations differ by up to "
+        f"{format_number(spread)} ± {format_number(error)} nats (tolerance: "
+        f"{format_number(tolerance)}){diverged}."
+    )
+    advice = "Keep the restart with the highest ELBO, and run more restarts."
+    return [RESTARTS("ok" if agree else "warn", spread, tolerance, message, advice)]
 
 
 def _gradient_norms(norms: Array) -> Finding:
-    name = "optimisation.gradients"
-    bad = int((~np.isfinite(norms)).sum())
+    finite = np.isfinite(norms)
+    bad = int((~finite).sum())
     if bad:
-        return Finding(
-            name,
-            "fail" if (~np.isfinite(_window(norms))).any() else "warn",
-            bad,
-            0,
-            f"{bad} of {norms.size} gradient norms are not finite.",
-            "Lower the learning rate, or look for a scale that collapses to zero.",
-            GRADIENT_SOURCE,
-        )
+        message = f"{bad} of {norms.size} gradient norms are not finite."
+        advice = "Lower the learning rate, or look for a scale that collapses to zero."
+        return GRADIENTS("warn" if _window(finite).all() else "fail", bad, 0, message, advice)
     quarter = max(1, norms.shape[1] // 4)
-    first, last = np.median(norms[:, :quarter]), np.median(norms[:, -quarter:])
-    growth = float(last / first) if first > 0 else (1.0 if last == 0 else float("inf"))
-    level: Level = "warn" if growth > GRADIENT_GROWTH else "ok"
-    return Finding(
-        name,
-        level,
-        growth,
-        GRADIENT_GROWTH,
-        f"The median gradient norm is {format_number(float(first))} in the first quarter of the "
-        f"steps and {format_number(float(last))} in the last quarter.",
-        "" if level == "ok" else "Lower the learning rate or clip gradients.",
-        GRADIENT_SOURCE,
+    first, last = (float(np.median(part)) for part in (norms[:, :quarter], norms[:, -quarter:]))
+    growth = last / first if first > 0 else (1.0 if last == 0 else float("inf"))
+    message = (
+        f"The median gradient norm is {format_number(first)} in the first quarter of the steps and "
+        f"{format_number(last)} in the last quarter."
     )
+    advice = "Lower the learning rate or clip gradients."
+    level = level_of(growth, GRADIENT_GROWTH)
+    return GRADIENTS(level, growth, GRADIENT_GROWTH, message, advice)

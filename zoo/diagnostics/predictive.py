@@ -1,16 +1,21 @@
 """Prior and posterior predictive checks: comparison of replicated with observed data."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import xarray
 from scipy import stats
 
 from zoo.diagnostics.finding import Finding, Level, format_number, format_share
-from zoo.diagnostics.reading import Array, draws, task_of, variable
+from zoo.diagnostics.reading import Array, replications, task_of
 
-PPC_SOURCE = "Gelman, Meng and Stern (1996); Gabry et al. (2019)"
-PRIOR_SOURCE = "Box (1980); Gabry et al. (2019)"
+POSTERIOR_CHECK = partial(
+    Finding,
+    "predictive.posterior_check",
+    source="Gelman, Meng and Stern (1996); Gabry et al. (2019)",
+)
+PRIOR_CHECK = partial(Finding, "predictive.prior_check", source="Box (1980); Gabry et al. (2019)")
 
 #: A predictive p-value below this, over all statistics together, is a warning.
 PPC_P_VALUE = 0.01
@@ -34,40 +39,25 @@ def posterior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
     if pair is None:
         return []
     replicated, y = pair
-    name = "predictive.posterior_check"
     bad = float((~np.isfinite(replicated)).any(1).mean())
     if bad:
-        return [
-            Finding(
-                name,
-                "fail",
-                bad,
-                0,
-                f"{format_share(bad)} of the posterior predictive draws are not finite.",
-                "Look for network outputs that overflow, or for a scale without a lower bound.",
-                PPC_SOURCE,
-            )
-        ]
+        message = f"{format_share(bad)} of the posterior predictive draws are not finite."
+        advice = "Look for network outputs that overflow, or for a scale without a lower bound."
+        return [POSTERIOR_CHECK("fail", bad, 0, message, advice)]
     judged = _statistics(task_of(tree), y)
     worst = _worst_statistic(replicated, y, judged)
     level: Level = "ok"
     if worst.unusual:
         failing = worst.beyond_all and abs(worst.sds) > PPC_FAIL_SDS
         level = "fail" if failing else "warn"
-    return [
-        Finding(
-            name,
-            level,
-            worst.p_value,
-            PPC_P_VALUE,
-            f"Of {len(judged)} statistics of the training data, the {worst.name} fits worst: "
-            f"{format_number(worst.observed)} observed, {format_number(worst.center)} ± "
-            f"{format_number(worst.spread)} in posterior predictive draws "
-            f"(p = {format_number(worst.p_value)}).",
-            "" if level == "ok" else "Train longer, then change the likelihood or the network.",
-            PPC_SOURCE,
-        )
-    ]
+    message = (
+        f"Of {len(judged)} statistics of the training data, the {worst.name} fits worst: "
+        f"{format_number(worst.observed)} observed, {format_number(worst.center)} ± "
+        f"{format_number(worst.spread)} in posterior predictive draws "
+        f"(p = {format_number(worst.p_value)})."
+    )
+    advice = "Train longer, then change the likelihood or the network."
+    return [POSTERIOR_CHECK(level, worst.p_value, PPC_P_VALUE, message, advice)]
 
 
 def prior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
@@ -90,18 +80,12 @@ def prior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
         }
     worst = _worst_statistic(replicated, y, judged)
     level: Level = "warn" if worst.beyond_all or worst.p_value * len(judged) < PPC_P_VALUE else "ok"
-    return [
-        Finding(
-            "predictive.prior_check",
-            level,
-            worst.p_value,
-            PPC_P_VALUE,
-            f"The {worst.name} of the training data, {format_number(worst.observed)}, is the "
-            f"statistic least expected by the prior (p = {format_number(worst.p_value)}).",
-            "" if level == "ok" else "Widen the priors, or rescale the data to match them.",
-            PRIOR_SOURCE,
-        )
-    ]
+    message = (
+        f"The {worst.name} of the training data, {format_number(worst.observed)}, is the "
+        f"statistic least expected by the prior (p = {format_number(worst.p_value)})."
+    )
+    advice = "Widen the priors, or rescale the data to match them."
+    return [PRIOR_CHECK(level, worst.p_value, PPC_P_VALUE, message, advice)]
 
 
 class _Statistic:
@@ -133,14 +117,12 @@ def _worst_statistic(replicated: Array, y: Array, judged: Statistics) -> _Statis
 
 def _replications(tree: xarray.DataTree, group: str) -> tuple[Array, Array] | None:
     """Return replicated and observed y of the rows with a finite observation."""
-    predictive, observed = variable(tree, group, "y"), variable(tree, "observed_data", "y")
-    if predictive is None or observed is None:
+    pair = replications(tree, group)
+    if pair is None or len(pair[0]) < 2:
         return None
-    replicated, y = draws(predictive), observed.to_numpy().astype(np.float64).ravel()
+    replicated, y = pair
     finite = np.isfinite(y)
-    if replicated.shape[1] != len(y) or not finite.any() or len(replicated) < 2:
-        return None
-    return replicated[:, finite], y[finite]
+    return (replicated[:, finite], y[finite]) if finite.any() else None
 
 
 def _statistics(task: str, y: Array) -> Statistics:

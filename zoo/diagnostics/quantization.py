@@ -7,7 +7,7 @@ from typing import Any
 
 import xarray
 
-from zoo.diagnostics.finding import Finding, Level, format_number, format_share
+from zoo.diagnostics.finding import Finding, format_number, format_share, level_of
 from zoo.diagnostics.reading import variable
 
 SOURCE = "Achterhold et al. (2018)"
@@ -32,37 +32,31 @@ def quantization_findings(tree: xarray.DataTree) -> list[Finding]:
     observed = variable(tree, "held_out", "y")
     if observed is None:
         return []
-    for score, judge in (("accuracy", _error_finding), ("rmse", _rmse_finding)):
+    for score, judge in (("accuracy", _error_rise), ("rmse", _rmse_rise)):
         before, after = (metrics.get(f"test.{part}.{score}") for part in ("mean", "quantized"))
         if isinstance(before, float | int) and isinstance(after, float | int):
-            return [judge(float(before), float(after), observed.size)]
+            rise, most, message = judge(float(before), float(after), observed.size)
+            level = level_of(rise, most)
+            return [Finding("compression.quantized", level, rise, most, message, ADVICE, SOURCE)]
     return []
 
 
-def _error_finding(before: float, after: float, rows: int) -> Finding:
+def _error_rise(before: float, after: float, rows: int) -> tuple[float, float, str]:
+    """Return the increase of the error rate, its threshold and the message."""
     variance = before * (1 - before) + after * (1 - after)
-    threshold = max(ERROR_RISE, RISE_Z * math.sqrt(variance / rows))
-    rise = before - after
     message = (
         f"The error rate of the quantized network on held-out rows is {format_share(1 - after)}, "
         f"that of the continuous network {format_share(1 - before)}."
     )
-    return _finding(rise, threshold, message)
+    return before - after, max(ERROR_RISE, RISE_Z * math.sqrt(variance / rows)), message
 
 
-def _rmse_finding(before: float, after: float, rows: int) -> Finding:
-    rise = after / before - 1 if before > 0 else 0.0
+def _rmse_rise(before: float, after: float, rows: int) -> tuple[float, float, str]:
     message = (
         f"The root mean squared error of the quantized network is {format_number(after)}, that of "
         f"the continuous network {format_number(before)}."
     )
-    return _finding(rise, RMSE_RISE, message)
-
-
-def _finding(rise: float, threshold: float, message: str) -> Finding:
-    level: Level = "warn" if rise > threshold else "ok"
-    advice = ADVICE if level == "warn" else ""
-    return Finding("compression.quantized", level, rise, threshold, message, advice, SOURCE)
+    return after / before - 1 if before > 0 else 0.0, RMSE_RISE, message
 
 
 def _metrics(tree: xarray.DataTree) -> Mapping[str, Any]:

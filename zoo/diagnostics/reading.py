@@ -1,5 +1,8 @@
 """Read arrays from a tree. A missing group or variable gives None, never an error."""
 
+import math
+from typing import Any
+
 import numpy as np
 import xarray
 from numpy.typing import NDArray
@@ -31,12 +34,7 @@ def variables(tree: xarray.DataTree, group: str) -> list[str]:
 def chains(array: xarray.DataArray) -> Array:
     """Return draws as ``(chain, draw, everything else flattened)`` in float64.
 
-    A chain dimension is added if there is none.
-
-    Raises
-    ------
-    DataError
-        If there is no dimension ``draw``.
+    A chain dimension is added if there is none; a draw dimension is required.
     """
     if "draw" not in array.dims:
         raise DataError(f"variable {array.name!r} has dimensions {array.dims}, 'draw' is missing")
@@ -52,18 +50,33 @@ def draws(array: xarray.DataArray) -> Array:
     return values.reshape(-1, values.shape[-1])
 
 
-def scalar_draws(tree: xarray.DataTree, group: str, name: str) -> Array | None:
-    """Return one number per draw, or None if the variable is missing or not scalar."""
-    array = variable(tree, group, name)
-    if array is None:
+def log_weights(tree: xarray.DataTree) -> Array | None:
+    """Return the log importance weights ``lp - log_q`` of the draws, or None if one is missing."""
+    found = [variable(tree, "sample_stats", name) for name in ("lp", "log_q")]
+    joint, guide = (None if array is None else draws(array) for array in found)
+    if joint is None or guide is None or joint.shape != guide.shape or joint.shape[1] != 1:
         return None
-    values = draws(array)
-    return values[:, 0] if values.shape[1] == 1 else None
+    with np.errstate(invalid="ignore"):
+        return np.asarray(joint - guide)[:, 0]
+
+
+def replications(tree: xarray.DataTree, group: str) -> tuple[Array, Array] | None:
+    """Return predictive draws ``(draw, row)`` and observed y, or None if they do not match."""
+    predictive, observed = variable(tree, group, "y"), variable(tree, "observed_data", "y")
+    if predictive is None or observed is None:
+        return None
+    replicated, y = draws(predictive), observed.to_numpy().astype(np.float64).ravel()
+    return (replicated, y) if replicated.shape[1] == len(y) else None
+
+
+def shape_per_draw(array: xarray.DataArray) -> list[int]:
+    """Return the sizes of all dimensions except chain and draw."""
+    return [size for dim, size in array.sizes.items() if dim not in ("chain", "draw")]
 
 
 def labels(array: xarray.DataArray) -> list[str]:
     """Name the columns of `draws`: ``f[3, 0]``, or the plain name of a scalar."""
-    shape = [size for dim, size in array.sizes.items() if dim not in ("chain", "draw")]
+    shape = shape_per_draw(array)
     if not shape:
         return [str(array.name)]
     return [f"{array.name}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)]
@@ -74,9 +87,7 @@ def row_count(tree: xarray.DataTree) -> int:
     for group in ("observed_data", "log_likelihood"):
         array = variable(tree, group, "y")
         if array is not None:
-            return int(
-                np.prod([size for dim, size in array.sizes.items() if dim not in ("chain", "draw")])
-            )
+            return math.prod(shape_per_draw(array))
     return 0
 
 
@@ -87,8 +98,7 @@ def training_rows(tree: xarray.DataTree) -> int:
 
 def identified(tree: xarray.DataTree) -> list[str]:
     """Return the names in the comma-separated root attribute ``identified``."""
-    text = str(tree.attrs.get("identified", ""))
-    return [name.strip() for name in text.split(",") if name.strip()]
+    return _listed(tree, "identified")
 
 
 def parameters(tree: xarray.DataTree) -> list[str]:
@@ -101,15 +111,29 @@ def parameters(tree: xarray.DataTree) -> list[str]:
     known = variables(tree, "posterior")
     if "parameters" not in tree.attrs:
         return known
-    named = {name.strip() for name in str(tree.attrs["parameters"]).split(",")}
+    named = _listed(tree, "parameters")
     return [name for name in known if name in named]
 
 
-def is_constant(values: Array) -> NDArray[np.bool_]:
-    """Return for every column whether its draws are equal up to rounding."""
-    size = np.abs(values).max(axis=0)
-    spread: NDArray[np.bool_] = np.ptp(values, axis=0) <= RELATIVE_ROUNDING * size
-    return spread
+def _listed(tree: xarray.DataTree, attribute: str) -> list[str]:
+    names = str(tree.attrs.get(attribute, "")).split(",")
+    return [name.strip() for name in names if name.strip()]
+
+
+def varies(values: Array) -> NDArray[np.bool_]:
+    """Return for every column whether all draws are finite and not equal up to rounding."""
+    finite = np.isfinite(values).all(0)
+    known = np.where(finite, values, 0.0)
+    moving = np.ptp(known, axis=0) > RELATIVE_ROUNDING * np.abs(known).max(axis=0)
+    return np.asarray(finite & moving)
+
+
+def thinned(values: NDArray[Any], most: int) -> NDArray[Any]:
+    """Return at most this many rows, evenly spaced."""
+    if len(values) <= most:
+        return values
+    evenly: NDArray[np.int_] = np.linspace(0, len(values) - 1, most).round().astype(int)
+    return np.asarray(values[evenly])
 
 
 def task_of(tree: xarray.DataTree) -> str:

@@ -28,23 +28,12 @@ STRENGTHS = {
 #: The main score is the first of these that a tree has; the density shows overconfidence.
 MAIN_SCORES = ("accuracy", "rmse")
 DENSITY = "nll"
-SOURCES = {
-    "fgsm": "Goodfellow et al. (2015)",
-    "deletion": "Graves (2011)",
-}
+SOURCES = {"fgsm": "Goodfellow et al. (2015)", "deletion": "Graves (2011)"}
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A score over increasing strengths of an attack.
-
-    Attributes
-    ----------
-    attack, score
-        Names, such as ``fgsm`` and ``accuracy``.
-    strength, value
-        Arrays of equal length, at least two.
-    """
+    """A score, such as ``accuracy``, at two or more increasing strengths of an attack."""
 
     attack: str
     score: str
@@ -59,14 +48,14 @@ class Curve:
     def crossing(self, level: float) -> float | None:
         """Return the first strength at which the score reaches a level, or None."""
         above = self.value - level
-        for i in range(len(above) - 1):
-            if above[i] == 0:
+        for i, value in enumerate(above):
+            if value == 0:
                 return float(self.strength[i])
-            if above[i] * above[i + 1] < 0:
-                share = above[i] / (above[i] - above[i + 1])
-                step = self.strength[i + 1] - self.strength[i]
-                return float(self.strength[i] + share * step)
-        return float(self.strength[-1]) if above[-1] == 0 else None
+            if i and above[i - 1] * value < 0:
+                share = above[i - 1] / (above[i - 1] - value)
+                step = self.strength[i] - self.strength[i - 1]
+                return float(self.strength[i - 1] + share * step)
+        return None
 
 
 def robustness_curve(tree: xarray.DataTree, attack: str, score: str) -> Curve | None:
@@ -110,11 +99,5 @@ def _finding(curve: Curve) -> Finding:
     half = curve.crossing(curve.value[0] / 2) if is_share else None
     if half is not None:
         message += f" It is halved at strength {format_number(half)}."
-    return Finding(
-        check=f"robustness.{curve.attack}",
-        level="info",
-        value=curve.mean,
-        threshold=None,
-        message=message,
-        source=SOURCES.get(curve.attack, ""),
-    )
+    source = SOURCES.get(curve.attack, "")
+    return Finding(f"robustness.{curve.attack}", "info", curve.mean, None, message, source=source)

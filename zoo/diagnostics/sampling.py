@@ -5,17 +5,19 @@ root attribute ``identified``. Weights are not checked: chains in different perm
 network give the same predictions.
 """
 
+from functools import partial
+
 import numpy as np
 import xarray
 from arviz_stats.base import array_stats
 
-from zoo.diagnostics.finding import Finding, Level, format_number, format_share
-from zoo.diagnostics.reading import Array, chains, identified, is_constant, labels, variable
+from zoo.diagnostics.finding import Finding, Level, format_number, format_share, level_of
+from zoo.diagnostics.reading import Array, chains, identified, labels, variable, varies
 
 RHAT_SOURCE = "Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021)"
-ENERGY_SOURCE = "Betancourt (2016)"
-DIVERGENCE_SOURCE = "Betancourt (2017)"
-DEPTH_SOURCE = "Hoffman and Gelman (2014)"
+BFMI = partial(Finding, "sampling.bfmi", source="Betancourt (2016)")
+DIVERGENCES = partial(Finding, "sampling.divergences", source="Betancourt (2017)")
+TREE_DEPTH = partial(Finding, "sampling.tree_depth", source="Hoffman and Gelman (2014)")
 
 #: Largest R-hat of converged chains.
 MAX_RHAT = 1.01
@@ -32,18 +34,11 @@ MIN_DRAWS = 4
 #: Default of nutpie and Stan, used if the root attribute ``max_tree_depth`` is missing.
 DEFAULT_TREE_DEPTH = 10
 
-_MORE = "Run longer chains with more warm-up."
-
 
 def sampling_findings(truth: xarray.DataTree, names: list[str] | None = None) -> list[Finding]:
     """Check the chains of a truth. An exact truth (root attribute ``kind``) has no chains.
 
-    Parameters
-    ----------
-    truth
-        The tree of the truth.
-    names
-        Identified parameters; None uses those listed in the truth.
+    `names` are the identified parameters; by default those listed in the truth.
     """
     if truth.attrs.get("kind") == "exact":
         return []
@@ -68,42 +63,28 @@ def _quantities(truth: xarray.DataTree, names: list[str]) -> tuple[list[str], Ar
         return [], np.empty((0, 0, 0))
     values = np.concatenate([chains(array) for array in arrays], -1)
     columns = [label for array in arrays for label in labels(array)]
-    flat = values.reshape(-1, values.shape[-1])
-    keep = np.isfinite(flat).all(0) & ~is_constant(np.where(np.isfinite(flat), flat, 0.0))
+    keep = varies(values.reshape(-1, values.shape[-1]))
     return [c for c, kept in zip(columns, keep, strict=True) if kept], values[..., keep]
 
 
 def _chain_findings(values: Array, columns: list[str]) -> list[Finding]:
-    per_column = [values[..., k] for k in range(len(columns))]
-    stuck = int(np.sum(np.ptp(values, axis=1) == 0))
-    rhat = np.array([_rhat(column) for column in per_column])
-    bulk = np.array([array_stats.ess(column, 0, 1, method="bulk") for column in per_column])
-    tail = np.array(
-        [array_stats.ess(c, 0, 1, method="tail", prob=(0.05, 0.95)) for c in per_column]
-    )
-    error = np.array([array_stats.mcse(c, 0, 1, method="mean") / c.std() for c in per_column])
+    stuck = (np.ptp(values, axis=1) == 0).any(0)
+    with np.errstate(all="ignore"):
+        rhat = np.where(stuck, np.inf, array_stats.rhat(values, 0, 1, method="rank"))
+    bulk = array_stats.ess(values, 0, 1, method="bulk")
+    tail = array_stats.ess(values, 0, 1, method="tail", prob=(0.05, 0.95))
+    sds = np.array([values[..., k].std() for k in range(len(columns))])
+    error = array_stats.mcse(values, 0, 1, method="mean") / sds
     # Chains that never moved have no variance: R-hat is infinite and ESS undefined.
-    if stuck:
+    if stuck.any():
         bulk, tail = np.nan_to_num(bulk, nan=1.0), np.nan_to_num(tail, nan=1.0)
+    words = "The Monte Carlo error of the mean, in sds,"
     return [
-        _worst("rhat", "R-hat", rhat, MAX_RHAT, columns, above="fail"),
-        _worst("ess_bulk", "The bulk effective sample size", bulk, MIN_ESS, columns, below="fail"),
-        _worst("ess_tail", "The tail effective sample size", tail, MIN_ESS, columns, below="fail"),
-        _worst(
-            "mcse",
-            "The Monte Carlo error of the mean, in sds,",
-            error,
-            MAX_MCSE,
-            columns,
-            above="warn",
-        ),
+        _worst("rhat", "R-hat", rhat, MAX_RHAT, columns),
+        _worst("ess_bulk", "The bulk effective sample size", bulk, MIN_ESS, columns, sign=-1),
+        _worst("ess_tail", "The tail effective sample size", tail, MIN_ESS, columns, sign=-1),
+        _worst("mcse", words, error, MAX_MCSE, columns, bad="warn"),
     ]
-
-
-def _rhat(column: Array) -> float:
-    if (np.ptp(column, axis=1) == 0).any():
-        return float("inf")
-    return float(array_stats.rhat(column, 0, 1, method="rank"))
 
 
 def _worst(
@@ -113,26 +94,21 @@ def _worst(
     threshold: float,
     columns: list[str],
     *,
-    above: Level | None = None,
-    below: Level | None = None,
+    sign: int = 1,
+    bad: Level = "fail",
 ) -> Finding:
-    """Check the column with the largest (`above`) or smallest (`below`) value."""
-    sign = 1.0 if above else -1.0
+    """Check the column with the largest value, or with the smallest one if the sign is -1."""
     order = np.where(np.isnan(values), np.inf, sign * values)
     k = int(order.argmax())
-    bad = bool(order[k] > sign * threshold)
-    level = (above or below or "fail") if bad else "ok"
-    extreme, relation = ("largest", "at most") if above else ("smallest", "at least")
-    return Finding(
-        f"sampling.{check}",
-        level,
-        float(values[k]),
-        threshold,
-        f"{words} is {_digits(float(values[k]))} for {columns[k]}, the {extreme} of "
-        f"{len(columns)} quantities (it should be {relation} {_digits(threshold)}).",
-        _MORE if bad else "",
-        RHAT_SOURCE,
+    level = bad if order[k] > sign * threshold else "ok"
+    extreme, relation = ("largest", "at most") if sign > 0 else ("smallest", "at least")
+    value = float(values[k])
+    message = (
+        f"{words} is {_digits(value)} for {columns[k]}, the {extreme} of {len(columns)} quantities "
+        f"(it should be {relation} {_digits(threshold)})."
     )
+    advice = "Run longer chains with more warm-up."
+    return Finding(f"sampling.{check}", level, value, threshold, message, advice, RHAT_SOURCE)
 
 
 def _digits(number: float) -> str:
@@ -151,19 +127,12 @@ def _energy_findings(truth: xarray.DataTree) -> list[Finding]:
         return []
     moving = energy[np.ptp(energy, axis=1) > 0]
     value = float(np.min(array_stats.bfmi(moving, 0, 1))) if len(moving) == len(energy) else 0.0
-    ok = value > MIN_BFMI
-    return [
-        Finding(
-            "sampling.bfmi",
-            "ok" if ok else "fail",
-            value,
-            MIN_BFMI,
-            f"E-BFMI is {format_number(value)} in the worst chain (it should be above "
-            f"{format_number(MIN_BFMI)}).",
-            "" if ok else "Reparameterise heavy tails and funnels, e.g. by non-centred scales.",
-            ENERGY_SOURCE,
-        )
-    ]
+    message = (
+        f"E-BFMI is {format_number(value)} in the worst chain (it should be above "
+        f"{format_number(MIN_BFMI)})."
+    )
+    advice = "Reparameterise heavy tails and funnels, e.g. by non-centred scales."
+    return [BFMI("ok" if value > MIN_BFMI else "fail", value, MIN_BFMI, message, advice)]
 
 
 def _divergence_findings(truth: xarray.DataTree) -> list[Finding]:
@@ -171,17 +140,9 @@ def _divergence_findings(truth: xarray.DataTree) -> list[Finding]:
     if diverging is None:
         return []
     count = int((diverging != 0).sum())
-    return [
-        Finding(
-            "sampling.divergences",
-            "fail" if count else "ok",
-            count,
-            0,
-            f"{count} of {diverging.size} transitions diverged.",
-            "Raise the acceptance target, then reparameterise." if count else "",
-            DIVERGENCE_SOURCE,
-        )
-    ]
+    message = f"{count} of {diverging.size} transitions diverged."
+    advice = "Raise the acceptance target, then reparameterise."
+    return [DIVERGENCES("fail" if count else "ok", count, 0, message, advice)]
 
 
 def _depth_findings(truth: xarray.DataTree) -> list[Finding]:
@@ -193,15 +154,7 @@ def _depth_findings(truth: xarray.DataTree) -> list[Finding]:
         largest = float(truth.attrs.get("max_tree_depth", DEFAULT_TREE_DEPTH))
         saturated = (depth >= largest).astype(float)
     share = float(np.mean(saturated != 0))
-    bad = share > MAX_SATURATED
-    return [
-        Finding(
-            "sampling.tree_depth",
-            "warn" if bad else "ok",
-            share,
-            MAX_SATURATED,
-            f"{format_share(share)} of the trajectories reached the maximum tree depth.",
-            "Raise the maximum tree depth, or rescale the parameters." if bad else "",
-            DEPTH_SOURCE,
-        )
-    ]
+    message = f"{format_share(share)} of the trajectories reached the maximum tree depth."
+    advice = "Raise the maximum tree depth, or rescale the parameters."
+    level = level_of(share, MAX_SATURATED)
+    return [TREE_DEPTH(level, share, MAX_SATURATED, message, advice)]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from zoo.diagnostics.finding import Finding, Level, format_number
+from zoo.diagnostics.finding import Finding, format_number, level_of
 from zoo.diagnostics.reading import SEED, Array
 from zoo.diagnostics.uniformity import SOURCE as BAND_SOURCE
 from zoo.diagnostics.uniformity import Uniformity, uniformity
@@ -29,18 +29,10 @@ MAX_BINS = 20
 
 @dataclass(frozen=True)
 class RankTest:
-    """Uniformity test of the ranks of one parameter, with the data for its plots.
+    """Uniformity tests of the ranks of one parameter, with the data for their plots.
 
-    Parameters
-    ----------
-    counts
-        Ranks in every bin of the histogram; bins are equally probable up to `expected`.
-    expected
-        Expected counts of the bins.
-    chi_square_p
-        p-value of the chi-square test.
-    ecdf
-        The test by simultaneous bands.
+    ``counts`` and ``expected`` are those of the bins of the histogram, ``ecdf`` is the test by
+    simultaneous bands.
     """
 
     counts: NDArray[np.int_]
@@ -55,15 +47,7 @@ class RankTest:
 
 
 def rank_test(ranks: NDArray[np.integer], num_draws: int) -> RankTest:
-    """Test the ranks of one parameter.
-
-    Parameters
-    ----------
-    ranks
-        One per simulation, between 0 and `num_draws`.
-    num_draws
-        Posterior draws per simulation, the L above.
-    """
+    """Test the ranks of one parameter, one per simulation, between 0 and `num_draws`."""
     ranks = np.asarray(ranks)
     if ranks.ndim != 1 or not len(ranks):
         raise ValueError(f"ranks have shape {ranks.shape}; one number per simulation is needed")
@@ -86,38 +70,20 @@ def rank_test(ranks: NDArray[np.integer], num_draws: int) -> RankTest:
 def sbc_findings(
     ranks: Mapping[str, NDArray[np.integer]], num_draws: int
 ) -> tuple[list[Finding], dict[str, RankTest]]:
-    """Check the ranks of several parameters; also return the tests with the data for plots.
-
-    Parameters
-    ----------
-    ranks
-        Name of the parameter and its ranks, one per simulation.
-    num_draws
-        Posterior draws per simulation.
-    """
+    """Check the ranks of parameters by name; also return the tests with the data for plots."""
     tests = {name: rank_test(values, num_draws) for name, values in ranks.items()}
     return [_finding(name, test, len(tests)) for name, test in tests.items()], tests
 
 
 def _finding(name: str, test: RankTest, count: int) -> Finding:
     p_value = min(1.0, count * test.p_value)
-    level: Level = "ok"
-    if p_value < P_WARN:
-        level = "fail" if p_value < P_FAIL else "warn"
+    level = level_of(-p_value, -P_WARN, -P_FAIL)
     message = (
         f"Ranks of {name} in {int(test.counts.sum())} simulations: chi-square p = "
         f"{format_number(test.chi_square_p)}, ECDF band p = {format_number(test.ecdf.p_value)}; "
         f"corrected for {count} parameters p = {format_number(p_value)}."
     )
-    return Finding(
-        f"sbc.{name}",
-        level,
-        p_value,
-        P_WARN,
-        message,
-        _advice(test) if level != "ok" else "",
-        SOURCE,
-    )
+    return Finding(f"sbc.{name}", level, p_value, P_WARN, message, _advice(test), SOURCE)
 
 
 def _advice(test: RankTest) -> str:

@@ -15,25 +15,30 @@ that looks like sensitivity. A value above the threshold is therefore reported o
 exceeds the value for shuffled weights.
 """
 
+from functools import partial
+
 import arviz_stats
 import numpy as np
 import xarray
 
-from zoo.diagnostics.finding import Finding, Level, format_number
+from zoo.diagnostics.finding import Finding, format_number, level_of
 from zoo.diagnostics.reading import (
     SEED,
     Array,
     draws,
     identified,
-    is_constant,
     labels,
     parameters,
+    thinned,
     variable,
     variables,
+    varies,
 )
 
 CONTRAST_SOURCE = "Betancourt (2018); Schad, Betancourt and Vasishth (2021)"
-POWER_SOURCE = "Kallioinen et al. (2023)"
+CONTRACTION = partial(Finding, "sensitivity.contraction", source=CONTRAST_SOURCE)
+PRIOR_SHIFT = partial(Finding, "sensitivity.prior_shift", source=CONTRAST_SOURCE)
+POWER_SCALING = partial(Finding, "sensitivity.power_scaling", source="Kallioinen et al. (2023)")
 
 #: A site with less contraction keeps more than nine tenths of its prior variance.
 LOW_CONTRACTION = 0.1
@@ -69,35 +74,25 @@ def contrast_findings(tree: xarray.DataTree) -> list[Finding]:
             rows.append((name, *compared))
     if not rows:
         return []
-    flattest = min(rows, key=lambda row: row[1])
-    moved = max(rows, key=lambda row: row[2])
-    few = [name for name, contraction, _ in rows if contraction < LOW_CONTRACTION]
+    flattest, contraction, _ = min(rows, key=lambda row: row[1])
+    moved, _, shift = max(rows, key=lambda row: row[2])
+    few = [name for name, value, _ in rows if value < LOW_CONTRACTION]
     names = f": {', '.join(few[:5])}{', ...' if len(few) > 5 else ''}" if few else ""
-    contraction = Finding(
-        "sensitivity.contraction",
-        "info",
-        flattest[1],
-        LOW_CONTRACTION,
+    message = (
         f"{len(few)} of {len(rows)} sites are about as wide as their prior{names}. The smallest "
-        f"contraction is {format_number(flattest[1])} ({flattest[0]}).",
-        "Treat the posterior of these sites as prior information." if few else "",
-        CONTRAST_SOURCE,
+        f"contraction is {format_number(contraction)} ({flattest})."
     )
-    conflict = moved[2] > CONFLICT_SDS
+    advice = "Treat the posterior of these sites as prior information." if few else ""
+    findings = [CONTRACTION("info", contraction, LOW_CONTRACTION, message, advice)]
+    message = (
+        f"The site furthest from its prior is {moved}, with a median shift of "
+        f"{format_number(shift)} prior sds over its elements."
+    )
+    advice = "Widen its prior or rescale the data: prior and data disagree."
     # Shifts from the prior are common for network weights, so only identified sites can warn.
-    judged = "identified" not in tree.attrs or moved[0] in identified(tree)
-    poor: Level = "warn" if judged else "info"
-    shift = Finding(
-        "sensitivity.prior_shift",
-        poor if conflict else "ok",
-        moved[2],
-        CONFLICT_SDS,
-        f"The site furthest from its prior is {moved[0]}, with a median shift of "
-        f"{format_number(moved[2])} prior sds over its elements.",
-        "Widen its prior or rescale the data: prior and data disagree." if conflict else "",
-        CONTRAST_SOURCE,
-    )
-    return [contraction, shift]
+    judged = "identified" not in tree.attrs or moved in identified(tree)
+    level = level_of(shift, CONFLICT_SDS, judged=judged)
+    return [*findings, PRIOR_SHIFT(level, shift, CONFLICT_SDS, message, advice)]
 
 
 def _contrast(before: Array, after: Array) -> tuple[float, float] | None:
@@ -108,12 +103,12 @@ def _contrast(before: Array, after: Array) -> tuple[float, float] | None:
         return None
     low, middle, high = np.quantile(before, [0.25, 0.5, 0.75], axis=0)
     low_after, middle_after, high_after = np.quantile(after, [0.25, 0.5, 0.75], axis=0)
-    varies = high > low
-    if not varies.any():
+    wide = high > low
+    if not wide.any():
         return None
-    width = (high - low)[varies]
-    contraction = 1 - ((high_after - low_after)[varies] / width) ** 2
-    shift = np.abs(middle_after - middle)[varies] / (width / _GAUSSIAN_IQR)
+    width = (high - low)[wide]
+    contraction = 1 - ((high_after - low_after)[wide] / width) ** 2
+    shift = np.abs(middle_after - middle)[wide] / (width / _GAUSSIAN_IQR)
     return float(np.median(contraction)), float(np.median(shift))
 
 
@@ -127,9 +122,8 @@ def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
     likelihood = power_scaling(values, log_likelihood)
     k = int(prior.argmax())
     noise = _noise(values, log_prior) if prior[k] > SENSITIVE else 0.0
-    sensitive = bool(prior[k] > max(SENSITIVE, noise))
-    level: Level = "warn" if sensitive else "ok"
-    if not sensitive:
+    level = level_of(float(prior[k]), max(SENSITIVE, noise))
+    if level == "ok":
         diagnosis, advice = "the prior has little effect on the predictions", ""
         if prior[k] > SENSITIVE:
             diagnosis = f"this is within the noise of re-weighting, {format_number(noise)}"
@@ -139,29 +133,17 @@ def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
     else:
         diagnosis = "the prior is strong compared with the data"
         advice = "Justify this prior or collect more data: the prior dominates the result."
-    return [
-        Finding(
-            "sensitivity.power_scaling",
-            level,
-            float(prior[k]),
-            SENSITIVE,
-            f"The largest power-scaling sensitivity of {len(columns)} quantities is at "
-            f"{columns[k]}: {format_number(float(prior[k]))} to the prior and "
-            f"{format_number(float(likelihood[k]))} to the likelihood; {diagnosis}.",
-            advice,
-            POWER_SOURCE,
-        )
-    ]
+    value = float(prior[k])
+    message = (
+        f"The largest power-scaling sensitivity of {len(columns)} quantities is at {columns[k]}: "
+        f"{format_number(value)} to the prior and {format_number(float(likelihood[k]))} to the "
+        f"likelihood; {diagnosis}."
+    )
+    return [POWER_SCALING(level, value, SENSITIVE, message, advice)]
 
 
 def power_scaling_table(tree: xarray.DataTree) -> dict[str, tuple[float, float]]:
-    """Return the sensitivity of every quantity to prior and likelihood.
-
-    Returns
-    -------
-    dict
-        Two numbers by name; empty if the tree lacks the groups.
-    """
+    """Return the sensitivity to prior and likelihood by quantity; empty if groups are missing."""
     scaled = _scaled(tree)
     if scaled is None:
         return {}
@@ -172,16 +154,8 @@ def power_scaling_table(tree: xarray.DataTree) -> dict[str, tuple[float, float]]
 
 
 def power_scaling(values: Array, log_density: Array) -> Array:
-    """Return ArviZ's power-scaling sensitivity of every column.
-
-    Parameters
-    ----------
-    values
-        Shape ``(draws, columns)``.
-    log_density
-        Log density of the scaled component, per draw.
-    """
-    if is_constant(log_density[:, None])[0]:
+    """Return ArviZ's sensitivity of every column to a component, given its log density per draw."""
+    if not varies(log_density[:, None])[0]:
         return np.zeros(values.shape[1])
     dims = ("chain", "draw")
     tree = xarray.DataTree.from_dict(
@@ -217,11 +191,7 @@ def _judged_columns(tree: xarray.DataTree) -> tuple[list[str], Array]:
     if not names or len({len(draws(array)) for array in arrays}) > 1:
         return [], np.empty((0, 0))
     values = np.concatenate([draws(array) for array in arrays], axis=1)
-    varies = np.isfinite(values).all(0)
-    varies[varies] &= ~is_constant(values[:, varies])
-    kept = np.flatnonzero(varies)
-    if len(kept) > MAX_COLUMNS:
-        kept = kept[np.linspace(0, len(kept) - 1, MAX_COLUMNS).round().astype(int)]
+    kept = thinned(np.flatnonzero(varies(values)), MAX_COLUMNS)
     return [names[k] for k in kept], values[:, kept]
 
 

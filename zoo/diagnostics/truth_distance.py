@@ -18,26 +18,27 @@ of Wasserstein distances is the 99 % quantile of the distance between two sample
 The log joint sums over all unknowns, identified or not, so it never fails a fit on its own.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import xarray
 from arviz_stats.base import array_stats
-from numpy.typing import NDArray
 from scipy import optimize, stats
 from scipy.spatial.distance import cdist
 
-from zoo.diagnostics.finding import Finding, Level, format_number, format_share
+from zoo.diagnostics.finding import Finding, Level, format_number, format_share, level_of
 from zoo.diagnostics.reading import (
     SEED,
     Array,
     chains,
     draws,
     identified,
-    is_constant,
     labels,
+    thinned,
     variable,
+    varies,
 )
 from zoo.errors import DataError
 
@@ -83,22 +84,10 @@ RATIO_WARN, RATIO_FAIL = ratio_with_coverage(COVERAGE_WARN), ratio_with_coverage
 
 @dataclass(frozen=True)
 class Pair:
-    """Draws of one quantity from the fit and from the truth, column by column.
+    """Draws of one quantity from the fit and from the truth, of shape ``(draws, columns)``.
 
-    Parameters
-    ----------
-    name
-        Name of the quantity in findings: ``functions``, ``log_joint``, ``parameters``.
-    words
-        Name of the quantity in messages.
-    fit, truth
-        Shapes ``(draws, columns)``.
-    effective
-        Effective sample size of every column of the truth.
-    columns
-        Names of the columns.
-    worst
-        The most severe level of this quantity.
+    ``name`` is that in findings, ``words`` that in messages; ``effective`` are the effective sample
+    sizes of the columns of the truth, ``columns`` their names.
     """
 
     name: str
@@ -107,28 +96,24 @@ class Pair:
     truth: Array
     effective: Array
     columns: list[str]
-    worst: Level = "fail"
+
+    def level(self, distance: float, warn: float, fail: float) -> Level:
+        """Return the level of a distance, at most ``warn`` for the log joint."""
+        return level_of(distance, warn, math.inf if self.name == "log_joint" else fail)
 
     def samples(self, most: int) -> tuple[Array, Array]:
         """Return at most this many independent draws of fit and truth."""
         worth = max(2, round(float(np.median(self.effective))))
-        return _thinned_to(self.fit, most), _thinned_to(self.truth, min(most, worth))
+        return thinned(self.fit, most), thinned(self.truth, min(most, worth))
 
 
 def truth_findings(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Finding]:
-    """Compare a fit with the truth: means, sds, Wasserstein distances, kernel test.
-
-    Raises
-    ------
-    DataError
-        If the two trees hold the same quantity in different shapes.
-    """
+    """Compare a fit with the truth: means, sds, Wasserstein distances, kernel test."""
     findings = []
     for pair in comparable_pairs(tree, truth):
         findings += [_mean_finding(pair), _ratio_finding(pair), _wasserstein_finding(pair)]
         if pair.fit.shape[1] > 1:
-            findings.append(_sliced_finding(pair))
-            findings.append(_mmd_finding(pair))
+            findings += [_sliced_finding(pair), _mmd_finding(pair)]
     return findings
 
 
@@ -138,33 +123,23 @@ def comparable_pairs(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Pair
     These are the network outputs at fixed inputs, the log joint, and the parameters listed in the
     root attribute ``identified``.
     """
-    names = [name for name in identified(tree) if variable(tree, "posterior", name) is not None]
+    named = [("posterior", name) for name in identified(tree)]
     found = [
-        _pair(tree, truth, "functions", "the network outputs", [("functions", "f")], "fail"),
-        _pair(tree, truth, "log_joint", "the log joint", [("sample_stats", "lp")], "warn"),
-        _pair(
-            tree,
-            truth,
-            "parameters",
-            "the parameters",
-            [("posterior", name) for name in names],
-            "fail",
-        ),
+        _pair(tree, truth, "functions", "the network outputs", [("functions", "f")]),
+        _pair(tree, truth, "log_joint", "the log joint", [("sample_stats", "lp")]),
+        _pair(tree, truth, "parameters", "the parameters", named),
     ]
     return [pair for pair in found if pair is not None]
 
 
 def effective_draws(values: Array) -> Array:
-    """Return the effective sample size of every column of ``(chain, draw, column)``.
-
-    It is at most the number of draws.
-    """
+    """Return the ESS of every column of ``(chain, draw, column)``, at most the number of draws."""
     chains_, count, columns = values.shape
     total = float(chains_ * count)
     if count < 4:
         return np.full(columns, total)
-    worth = [float(array_stats.ess(values[..., k], 0, 1, method="bulk")) for k in range(columns)]
-    return np.clip(np.nan_to_num(worth, nan=1.0), 1.0, total)
+    worth = array_stats.ess(values, 0, 1, method="bulk")
+    return np.asarray(np.clip(np.nan_to_num(worth, nan=1.0), 1.0, total))
 
 
 def distances(fit: Array, truth: Array) -> Array:
@@ -224,33 +199,32 @@ def _pair(
     name: str,
     words: str,
     places: list[tuple[str, str]],
-    worst: Level,
 ) -> Pair | None:
     fits, truths, columns = [], [], []
     for group, key in places:
-        ours, theirs = variable(tree, group, key), variable(truth, group, key)
-        if ours is None or theirs is None:
+        arrays = variable(tree, group, key), variable(truth, group, key)
+        if arrays[0] is None or arrays[1] is None:
             continue
-        if draws(ours).shape[1] != draws(theirs).shape[1]:
+        ours, theirs = draws(arrays[0]), chains(arrays[1])
+        if ours.shape[-1] != theirs.shape[-1]:
             raise DataError(
-                f"{group}/{key} has {draws(ours).shape[1]} numbers per draw in the fit and "
-                f"{draws(theirs).shape[1]} in the truth; they must be the same quantities"
+                f"{group}/{key} has {ours.shape[-1]} numbers per draw in the fit and "
+                f"{theirs.shape[-1]} in the truth; they must be the same quantities"
             )
-        fits.append(draws(ours))
-        truths.append(chains(theirs))
-        columns += labels(ours)
+        fits.append(ours)
+        truths.append(theirs)
+        columns += labels(arrays[0])
     if not fits:
         return None
     fit, chained = np.concatenate(fits, -1), np.concatenate(truths, -1)
     flat = chained.reshape(-1, chained.shape[-1])
-    finite = np.isfinite(fit).all(0) & np.isfinite(flat).all(0)
-    keep = finite & ~is_constant(np.where(np.isfinite(flat), flat, 0.0))
+    keep = np.isfinite(fit).all(0) & varies(flat)
     if not keep.any() or min(len(fit), len(flat)) < MIN_DRAWS:
         return None
     exact = truth.attrs.get("kind") == "exact"
     worth = np.full(keep.sum(), len(flat)) if exact else effective_draws(chained[..., keep])
-    names = [column for column, kept_column in zip(columns, keep, strict=True) if kept_column]
-    return Pair(name, words, fit[:, keep], flat[:, keep], worth, names, worst)
+    names = [column for column, kept in zip(columns, keep, strict=True) if kept]
+    return Pair(name, words, fit[:, keep], flat[:, keep], worth, names)
 
 
 def _noise_quantile(pair: Pair) -> Array:
@@ -260,14 +234,13 @@ def _noise_quantile(pair: Pair) -> Array:
     return np.asarray(stats.t.isf(tail, np.maximum(freedom, 1)), np.float64)
 
 
-def _capped(level: Level, pair: Pair) -> Level:
-    return "warn" if level == "fail" and pair.worst == "warn" else level
-
-
-def _advice(level: Level) -> str:
-    if level == "ok":
-        return ""
-    return "Train longer. If this does not help, use a richer guide or sample with NUTS."
+def _shift_finding(
+    pair: Pair, check: str, value: float, noise: float, message: str, source: str = SOURCE
+) -> Finding:
+    """Check a distance in true sds, from which its Monte Carlo noise is subtracted."""
+    level = pair.level(value - noise, SHIFT_WARN, SHIFT_FAIL)
+    advice = "Train longer. If this does not help, use a richer guide or sample with NUTS."
+    return Finding(f"truth.{pair.name}.{check}", level, value, SHIFT_WARN, message, advice, source)
 
 
 def _mean_finding(pair: Pair) -> Finding:
@@ -275,29 +248,14 @@ def _mean_finding(pair: Pair) -> Finding:
     shift = np.abs(pair.fit.mean(0) - pair.truth.mean(0)) / scale
     spread = pair.fit.std(0, ddof=1) / scale
     error = np.sqrt(1 / pair.effective + spread**2 / len(pair.fit))
-    beyond = shift - _noise_quantile(pair) * error
-    k = int(beyond.argmax())
-    level = _capped(_shift_level(float(beyond[k])), pair)
+    noise = _noise_quantile(pair) * error
+    k = int((shift - noise).argmax())
     message = (
         f"Means of {pair.words} differ by up to {format_number(float(shift[k]))} ± "
         f"{format_number(float(error[k]))} true sds (at {pair.columns[k]}), with a median of "
         f"{format_number(float(np.median(shift)))}."
     )
-    return Finding(
-        f"truth.{pair.name}.mean",
-        level,
-        float(shift[k]),
-        SHIFT_WARN,
-        message,
-        _advice(level),
-        SOURCE,
-    )
-
-
-def _shift_level(beyond: float) -> Level:
-    if beyond > SHIFT_FAIL:
-        return "fail"
-    return "warn" if beyond > SHIFT_WARN else "ok"
+    return _shift_finding(pair, "mean", float(shift[k]), float(noise[k]), message)
 
 
 def _ratio_finding(pair: Pair) -> Finding:
@@ -309,10 +267,7 @@ def _ratio_finding(pair: Pair) -> Finding:
     )
     beyond = np.abs(log_ratio) - _noise_quantile(pair) * error
     k = int(beyond.argmax())
-    level: Level = "ok"
-    if beyond[k] > -np.log(RATIO_WARN):
-        level = "fail" if beyond[k] > -np.log(RATIO_FAIL) else "warn"
-    level = _capped(level, pair)
+    level = pair.level(float(beyond[k]), -np.log(RATIO_WARN), -np.log(RATIO_FAIL))
     ratio = float(np.exp(log_ratio[k]))
     typical = float(np.exp(np.median(log_ratio)))
     coverage = float(2 * stats.norm.cdf(1.96 * ratio) - 1)
@@ -322,7 +277,12 @@ def _ratio_finding(pair: Pair) -> Finding:
         f"{format_number(ratio)} times the true ones{effect}. The median ratio is "
         f"{format_number(typical)}."
     )
-    advice = "" if level == "ok" else _ratio_advice(ratio)
+    advice = "Train longer, or use smaller initial scales: the guide is wider than the posterior."
+    if ratio < 1:
+        advice = (
+            "Use a full-rank or low-rank guide: the guide is overconfident, as factorised guides "
+            "are when unknowns are correlated."
+        )
     threshold = RATIO_WARN if ratio < 1 else 1 / RATIO_WARN
     return Finding(f"truth.{pair.name}.sd", level, ratio, threshold, message, advice, SOURCE)
 
@@ -337,15 +297,6 @@ def _variance_noise(values: Array) -> Array:
     return np.asarray(np.maximum(kurtosis - 1, 2.0), np.float64)
 
 
-def _ratio_advice(ratio: float) -> str:
-    if ratio < 1:
-        return (
-            "Use a full-rank or low-rank guide: the guide is overconfident, as factorised guides "
-            "are when unknowns are correlated."
-        )
-    return "Train longer, or use smaller initial scales: the guide is wider than the posterior."
-
-
 def _wasserstein_finding(pair: Pair) -> Finding:
     fit, truth = pair.samples(MAX_DRAWS)
     values = distances(fit, truth)
@@ -353,40 +304,22 @@ def _wasserstein_finding(pair: Pair) -> Finding:
     noise = 0.0
     if values[k] > SHIFT_WARN:
         noise = _noise(truth, len(fit), lambda a, b: float(distances(a, b).max()))
-    level = _capped(_shift_level(float(values[k]) - noise), pair)
     message = (
         f"Wasserstein distances of {pair.words} are up to {format_number(float(values[k]))} true "
         f"sds (at {pair.columns[k]}), with a median of {format_number(float(np.median(values)))}."
     )
-    return Finding(
-        f"truth.{pair.name}.wasserstein",
-        level,
-        float(values[k]),
-        SHIFT_WARN,
-        message,
-        _advice(level),
-        SOURCE,
-    )
+    return _shift_finding(pair, "wasserstein", float(values[k]), noise, message)
 
 
 def _sliced_finding(pair: Pair) -> Finding:
     fit, truth = pair.samples(MAX_DRAWS)
     value = sliced_distance(fit, truth)
     noise = _noise(truth, len(fit), sliced_distance) if value > SHIFT_WARN else 0.0
-    level = _capped(_shift_level(value - noise), pair)
     message = (
         f"The joint sliced Wasserstein distance of {pair.words} is {format_number(value)} true sds "
         "of a random projection."
     )
-    return Finding(
-        f"truth.{pair.name}.sliced_wasserstein",
-        level,
-        value,
-        SHIFT_WARN,
-        message,
-        _advice(level),
-        SLICED_SOURCE,
-    )
+    return _shift_finding(pair, "sliced_wasserstein", value, noise, message, SLICED_SOURCE)
 
 
 def _mmd_finding(pair: Pair) -> Finding:
@@ -399,37 +332,18 @@ def _mmd_finding(pair: Pair) -> Finding:
         f"{len(truth)} of the truth {ending} significantly (squared MMD {format_number(value)}, "
         f"p = {format_number(p_value)})."
     )
-    return Finding(
-        f"truth.{pair.name}.mmd",
-        "warn" if differ else "ok",
-        p_value,
-        MMD_P_VALUE,
-        message,
-        "Check which means and sds differ, and whether by a relevant amount." if differ else "",
-        MMD_SOURCE,
-    )
-
-
-def _thinned_to(values: Array, count: int) -> Array:
-    """Return at most this many draws, evenly spaced."""
-    if len(values) <= count:
-        return values
-    evenly: NDArray[np.int_] = np.linspace(0, len(values) - 1, count).round().astype(int)
-    return values[evenly]
+    level: Level = "warn" if differ else "ok"
+    advice = "Check which means and sds differ, and whether by a relevant amount."
+    name = f"truth.{pair.name}.mmd"
+    return Finding(name, level, p_value, MMD_P_VALUE, message, advice, MMD_SOURCE)
 
 
 def _noise(truth: Array, num_fit: int, statistic: Callable[[Array, Array], float]) -> float:
     """Return the 99 % quantile of the distance between two samples of the truth."""
     rng = np.random.default_rng(SEED)
-    return float(
-        np.quantile(
-            [
-                statistic(
-                    truth[rng.integers(len(truth), size=num_fit)],
-                    truth[rng.integers(len(truth), size=len(truth))],
-                )
-                for _ in range(RESAMPLINGS)
-            ],
-            0.99,
-        )
-    )
+
+    def sample(size: int) -> Array:
+        return truth[rng.integers(len(truth), size=size)]
+
+    values = [statistic(sample(num_fit), sample(len(truth))) for _ in range(RESAMPLINGS)]
+    return float(np.quantile(values, 0.99))

@@ -33,14 +33,8 @@ FAIL_DISTANCE = 0.2
 class Uniformity:
     """Result of a uniformity test, with the data for its plot.
 
-    Parameters
-    ----------
-    p_value
-        p-value of the test, by simulation.
-    distance
-        Largest distance between empirical and uniform distribution function on the grid.
-    points, ecdf, lower, upper
-        The grid, the empirical distribution function on it, and the band.
+    ``distance`` is the largest one between empirical and uniform distribution function on the grid
+    of ``points``; ``lower`` and ``upper`` are the band.
     """
 
     p_value: float
@@ -57,13 +51,7 @@ class Uniformity:
 
 
 def uniformity(values: Array) -> Uniformity:
-    """Test whether values in [0, 1] are uniform.
-
-    Parameters
-    ----------
-    values
-        At least one value.
-    """
+    """Test whether values in [0, 1], at least one, are uniform."""
     values = np.asarray(values, np.float64).ravel()
     if not len(values) or not np.all((values >= 0) & (values <= 1)):
         raise ValueError("uniformity needs at least one value, and all of them in [0, 1]")
@@ -93,14 +81,8 @@ def randomized_pit(samples: Array, y: Array) -> Array:
         \quad v_i \sim U(0, 1)
 
     This is exactly uniform if :math:`y_i` and its draws are exchangeable, also for counts.
-    Czado, Gneiting and Held (2009), *Predictive Model Assessment for Count Data*.
-
-    Parameters
-    ----------
-    samples
-        Shape ``(draws, rows)``.
-    y
-        Shape ``(rows,)``.
+    Czado, Gneiting and Held (2009), *Predictive Model Assessment for Count Data*. `samples` have
+    the shape ``(draws, rows)``.
     """
     noise = np.random.default_rng(SEED).uniform(size=len(y))
     less, equal = (samples < y).sum(0), (samples == y).sum(0)
@@ -113,19 +95,15 @@ def pit_finding(name: str, words: str, result: Uniformity) -> Finding:
     if result.p_value < 1 - BAND_PROBABILITY:
         level = "fail" if result.distance > FAIL_DISTANCE else "warn"
     state = "are consistent with" if level == "ok" else "deviate from"
-    return Finding(
-        name,
-        level,
-        result.p_value,
-        1 - BAND_PROBABILITY,
+    message = (
         f"{words} {state} a uniform distribution (p = {format_number(result.p_value)}, largest "
-        f"distance of the distribution functions {format_number(result.distance)}).",
-        ""
-        if level == "ok"
-        else "Look at the PIT plot: a hump means that predictions are too wide, a dip that they "
-        "are too narrow, a slope that they are biased.",
-        SOURCE,
+        f"distance of the distribution functions {format_number(result.distance)})."
     )
+    advice = (
+        "Look at the PIT plot: a hump means that predictions are too wide, a dip that they are too "
+        "narrow, a slope that they are biased."
+    )
+    return Finding(name, level, result.p_value, 1 - BAND_PROBABILITY, message, advice, SOURCE)
 
 
 @lru_cache(maxsize=32)

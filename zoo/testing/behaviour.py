@@ -1,4 +1,4 @@
-"""Checks of a fit: what it promises to those who use it."""
+"""Checks of a fit: reproducibility, storage, predictions."""
 
 import tempfile
 from pathlib import Path

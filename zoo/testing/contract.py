@@ -48,7 +48,7 @@ CHECKS: dict[str, Callable[[Entry], str | None]] = {
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check found.
+    """The result of one check.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ def run_checks(name: str) -> Iterator[CheckResult]:
 
 
 def run_check(entry: Entry, check_name: str) -> CheckResult:
-    """Run one check, with its own random numbers and no trace left behind."""
+    """Run one check with a fixed seed; the state of torch and Pyro is restored afterwards."""
     expected = entry.expected_failures.get(check_name)
     with torch.random.fork_rng(), pyro.settings.context(module_local_params=True):
         torch.manual_seed(0)

@@ -18,13 +18,12 @@ from zoo.infer.svi.loop import SVI
 from zoo.infer.svi.objective import Objective, site_divergences
 from zoo.likelihoods import parse_likelihood
 from zoo.registry import Entry, Recipe
-from zoo.testing.problems import model_and_guide, small_data
+from zoo.testing.problems import small_problem
 
 
 def agrees_with_stock_elbo(entry: Entry) -> str:
     """Loss and gradients of both estimators have the expectation of Pyro's TraceMeanField_ELBO."""
-    model, guide = model_and_guide(entry)
-    x, y = small_data(entry.tasks[0])
+    model, guide, x, y = small_problem(entry)
     stock = TraceMeanField_ELBO()
     parameters = [p for part in (model, guide) for p in part.parameters() if p.requires_grad]
 
@@ -70,14 +69,7 @@ def recovers_linear_regression(entry: Entry) -> str:
     # A standard deviation to 3% takes thousands of draws, which is why they are vectorised.
     recipe = Recipe(num_steps=1000, batch_size=100, lr=0.02, schedule="cosine", kl_warmup=0.0)
     svi = SVI(
-        model,
-        guide,
-        x,
-        y,
-        recipe=recipe,
-        seed=0,
-        num_particles=128,
-        vectorize_particles=True,
+        model, guide, x, y, recipe=recipe, seed=0, num_particles=128, vectorize_particles=True
     )
     svi.run(progress_bar=False)
     posterior: Any = guide["weight"].distributions()["weight"]
@@ -117,8 +109,7 @@ def kl_is_exact(entry: Entry) -> str:
     one-dimensional integrals of log q - log p, computed without any closed form; sites without
     quantiles take the average over many draws, with five standard errors of it as tolerance.
     """
-    model, guide = model_and_guide(entry)
-    x, y = small_data(entry.tasks[0])
+    model, guide, x, y = small_problem(entry)
     torch.manual_seed(5)
     loss = float(Objective(model, guide)(x, y))
     torch.manual_seed(5)
@@ -144,10 +135,8 @@ def kl_is_exact(entry: Entry) -> str:
 def _integrated_divergence(posterior: Any, prior: Any, nodes: int = 120) -> tuple[float, float]:
     """Integrate log q - log p over q, element by element, by Gauss-Hermite quadrature.
 
-    Returns the integral and its standard error, which is zero for a quadrature.
-
-    The nodes are quantiles of a standard Normal; those of the posterior take their place. A point
-    has the one node.
+    The nodes of a standard Normal are mapped to the quantiles of q. Returns the integral and its
+    standard error, which is zero unless the integral is an average over draws.
     """
     q, p = _elementwise(posterior), _elementwise(prior)
     if isinstance(q, Point):
@@ -187,7 +176,7 @@ def _elementwise(distribution: Any) -> Any:
 def _sampled_divergence(
     posterior: Any, prior: Any, num_samples: int = 20_000
 ) -> tuple[float, float]:
-    """Average log q - log p over draws from q; the standard error of that comes second."""
+    """Return the average of log q - log p over draws from q, and its standard error."""
     values = posterior.sample((num_samples,))
     terms = posterior.log_prob(values) - prior.log_prob(values)
     return float(terms.mean()), float(terms.std()) / math.sqrt(num_samples)

@@ -1,15 +1,15 @@
-r"""The proof of a method's own prior and posterior: training ends at the maximum of its ELBO.
+r"""Training must end at the maximum of the ELBO of a method's own prior and posterior.
 
 A method is trained on a small regression with its default priors and guide. Then the ELBO
 
 .. math:: L(\theta) = \frac1S \sum_s \log p(y, z_s) - \log q_\theta(z_s), \qquad z_s = z(\theta,
 \epsilon_s)
 
-is written down from densities alone: without the training loop, without closed forms of
-divergences, with all rows at once and with fixed noise :math:`\epsilon_s`. A quasi-Newton method
-maximises it from where training ended. If training had another objective (a divergence with a wrong
-weight, a missing site, a prior that was not followed), this finds a better point; how much better
-is measured with other noise.
+is computed from densities alone: without the training loop, without closed forms of divergences,
+with all rows at once and with fixed noise :math:`\epsilon_s`. A quasi-Newton method maximises it,
+starting at the trained parameters. If training had another objective (a divergence with a wrong
+weight, a missing site, another prior), this finds a higher ELBO. The gain is estimated with new
+noise.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from zoo.registry import Entry, Recipe
 
 #: Rows, noise and inputs of the regression.
 ROWS, NOISE, INPUTS = 30, 0.5, 2
-#: Draws behind an ELBO, and the largest improvement in nats that counts as none.
+#: Draws for an ELBO, and the largest gain in nats that is accepted.
 DRAWS = 1000
 TOLERANCE = 0.1
 RECIPE = Recipe(num_steps=3000, batch_size=ROWS, lr=0.05, schedule="cosine", kl_warmup=0.25)

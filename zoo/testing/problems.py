@@ -1,4 +1,4 @@
-"""Problems small enough that every check takes a moment."""
+"""Small problems for the checks."""
 
 from collections.abc import Mapping
 
@@ -8,9 +8,9 @@ from torch import Tensor
 from guides.base import Composite
 from zoo.data import Dataset, from_arrays
 from zoo.fit.build import create
-from zoo.fit.config import RunConfig, make_config
+from zoo.fit.config import make_config
 from zoo.fit.prepare import prepare
-from zoo.likelihoods import default_likelihood, parse_likelihood
+from zoo.likelihoods import Likelihood, default_likelihood, parse_likelihood
 from zoo.network.bnn import BNN
 from zoo.network.nets import mlp
 from zoo.registry import Entry
@@ -22,7 +22,7 @@ ROWS = 24
 
 
 def small_data(task: str, rows: int = ROWS, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return rows and targets of a problem that any method can learn."""
+    """Return inputs and targets of a problem that any method can learn."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
     f = x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -38,16 +38,21 @@ def small_model(
 ) -> BNN:
     """Return the method on a network with four hidden units, or none, in float64."""
     task = task or entry.tasks[0]
+    likelihood, sizes = _likelihood_and_sizes(entry, task)
+    net = mlp(sizes).double()
+    return create(entry.name, net, likelihood=likelihood.double(), num_data=ROWS, priors=priors)
+
+
+def _likelihood_and_sizes(entry: Entry, task: str) -> tuple[Likelihood, list[int]]:
     likelihood = parse_likelihood(default_likelihood(task))
     outputs = likelihood.num_outputs(3 if task == "classification" else None)
-    net = mlp([3, outputs] if entry.linear else [3, 4, outputs]).double()
-    return create(entry.name, net, likelihood=likelihood.double(), num_data=ROWS, priors=priors)
+    return likelihood, [3, outputs] if entry.linear else [3, 4, outputs]
 
 
 def model_and_guide(
     entry: Entry, task: str | None = None, *, priors: Mapping[str, str] | None = None
 ) -> tuple[BNN, Composite]:
-    """Return a model and a guide that is not at its symmetric start."""
+    """Return a model, and a guide moved away from its initial values."""
     model = small_model(entry, task, priors=priors)
     guide = model.guide(init_scale=0.2)
     with torch.no_grad():
@@ -55,6 +60,11 @@ def model_and_guide(
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     model.method.before_training(model, guide)  # fitted priors follow the guide
     return model, guide
+
+
+def small_problem(entry: Entry) -> tuple[BNN, Composite, Tensor, Tensor]:
+    """Return model and guide, and data of the first task."""
+    return *model_and_guide(entry), *small_data(entry.tasks[0])
 
 
 def small_dataset(entry: Entry, rows: int = 60) -> Dataset:
@@ -66,20 +76,9 @@ def small_dataset(entry: Entry, rows: int = 60) -> Dataset:
     )
 
 
-def small_config(entry: Entry, **options: object) -> RunConfig:
-    """Return a configuration of few steps and draws."""
-    values: dict[str, object] = {"num_steps": 20, "num_samples": 8, "dtype": "float64"}
-    return make_config(method=entry.name, net=net_text(entry), **(values | options))
-
-
-def net_text(entry: Entry) -> str:
-    """Return the text of the small network for the first task of a method."""
-    likelihood = parse_likelihood(default_likelihood(entry.tasks[0]))
-    outputs = likelihood.num_outputs(3 if entry.tasks[0] == "classification" else None)
-    return f"mlp:3-{outputs}" if entry.linear else f"mlp:3-4-{outputs}"
-
-
 def tiny_fit(entry: Entry, dataset: Dataset, **options: object) -> Fit:
-    """Fit a method for a moment."""
-    config = small_config(entry, **options)
+    """Fit a method in few steps, with few draws."""
+    _, sizes = _likelihood_and_sizes(entry, entry.tasks[0])
+    values = {"num_steps": 20, "num_samples": 8, "dtype": "float64"} | options
+    config = make_config(method=entry.name, net=f"mlp:{'-'.join(map(str, sizes))}", **values)
     return run(prepare(config, dataset=dataset), progress_bar=False)

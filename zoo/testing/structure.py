@@ -1,4 +1,4 @@
-"""Checks of model and guide: what they are made of and how they fit together."""
+"""Checks of model and guide: sites, densities, gradients."""
 
 import pickle
 
@@ -12,7 +12,7 @@ from zoo.infer.predict.draws import draw_posterior, log_likelihood
 from zoo.infer.predict.outputs import network_outputs
 from zoo.infer.svi.objective import Objective
 from zoo.registry import Entry
-from zoo.testing.problems import ROWS, model_and_guide, small_data, small_model
+from zoo.testing.problems import ROWS, model_and_guide, small_data, small_model, small_problem
 
 #: Priors that must be swappable into every method.
 SWAPS = (
@@ -40,8 +40,7 @@ def builds_for_every_task(entry: Entry) -> str:
 
 def site_names(entry: Entry) -> str:
     """The observed site is y, the plate obs_id, and no site is a dotted prefix of another."""
-    model, guide = model_and_guide(entry)
-    x, y = small_data(entry.tasks[0])
+    model, guide, x, y = small_problem(entry)
     with poutine.replay(trace=poutine.trace(guide).get_trace()):
         trace = poutine.trace(model).get_trace(x, y)
     names = [name for name, site in trace.nodes.items() if site["type"] == "sample"]
@@ -77,8 +76,7 @@ def guide_covers_model(entry: Entry) -> str:
 @torch.no_grad()
 def log_likelihood_matches_trace(entry: Entry) -> None:
     """Vectorised log-likelihoods equal Pyro's own trace, draw by draw."""
-    model, guide = model_and_guide(entry)
-    x, y = small_data(entry.tasks[0])
+    model, guide, x, y = small_problem(entry)
     draws = draw_posterior(model, guide, 3, seed=0)
     ours = log_likelihood(
         model, network_outputs(model, draws.slots, x), draws.slots.get("noise"), y
@@ -93,8 +91,7 @@ def log_likelihood_matches_trace(entry: Entry) -> None:
 
 def minibatch_is_unbiased(entry: Entry) -> None:
     """The loss averaged over all batches of a partition equals the full-data loss."""
-    model, guide = model_and_guide(entry)
-    x, y = small_data(entry.tasks[0])
+    model, guide, x, y = small_problem(entry)
     objective = Objective(model, guide)
 
     def loss(rows: slice) -> Tensor:
@@ -110,8 +107,8 @@ def minibatch_is_unbiased(entry: Entry) -> None:
 
 def gradients_reach_every_parameter(entry: Entry) -> str:
     """No parameter of the guide is dead."""
-    model, guide = model_and_guide(entry)
-    Objective(model, guide)(*small_data(entry.tasks[0])).backward()
+    model, guide, x, y = small_problem(entry)
+    Objective(model, guide)(x, y).backward()
     dead = [n for n, p in guide.named_parameters() if p.grad is None or not p.grad.any()]
     assert not dead, f"no gradient reaches {dead}"
     return f"{sum(p.numel() for p in guide.parameters())} parameters"
@@ -122,12 +119,12 @@ def follows_dtype_and_device(entry: Entry) -> str:
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     for device in devices:
         for dtype in (torch.float32, torch.float64):
-            model, guide = model_and_guide(entry)
+            model, guide, x, y = small_problem(entry)
             model, guide = model.to(device, dtype), guide.to(device, dtype)
-            x, y = (v.to(device) for v in small_data(entry.tasks[0]))
-            y = y.to(dtype) if y.is_floating_point() else y
+            x = x.to(device, dtype)
+            y = y.to(device, dtype if y.is_floating_point() else y.dtype)
             objective = Objective(model, guide)
-            loss = objective(x.to(dtype), y)
+            loss = objective(x, y)
             loss.backward()
             draws = draw_posterior(model, guide, 2, seed=0)
             trained = [p for p in objective.parameters() if p.requires_grad]
@@ -158,8 +155,7 @@ def prior_swap(entry: Entry) -> None:
 
 def pickles_to_worker(entry: Entry) -> None:
     """Model and guide can be sent to another process."""
-    model, guide = model_and_guide(entry)
-    x, y = small_data(entry.tasks[0])
+    model, guide, x, y = small_problem(entry)
     copies = pickle.loads(pickle.dumps((model, guide)))
     losses = []
     for pair in ((model, guide), copies):

@@ -99,7 +99,7 @@ def calibrate(
         raise ConfigError(f"num_simulations must be at least 10. Got {num_simulations}.")
     simulate(method, "svi", dict(priors or {}), seed, 0, dry_run=True)  # fail early
     tasks = [
-        partial(_simulate, method, engine, dict(priors or {}), seed, index)
+        partial(simulate, method, engine, dict(priors or {}), seed, index)
         for index in range(num_simulations)
     ]
     collected = run_tasks(
@@ -115,26 +115,13 @@ def calibrate(
     return Calibration(ranks, NUM_DRAWS, findings, tests)
 
 
-def _simulate(
-    method: str,
-    engine: Engine,
-    priors: dict[str, str],
-    seed: int,
-    index: int,
-    report: Report | None,
-) -> dict[str, int]:
-    ranks = simulate(method, engine, priors, seed, index)
-    if report is not None:
-        report(1)
-    return ranks
-
-
 def simulate(
     method: str,
     engine: Engine,
     priors: dict[str, str],
     seed: int,
     index: int,
+    report: Report | None = None,
     *,
     dry_run: bool = False,
 ) -> dict[str, int]:
@@ -165,6 +152,8 @@ def simulate(
     infer = _by_nuts if engine == "nuts" else _by_svi
     posterior = infer(model, x, y, own_seed)
     truth, draws = _quantities(model, prior.slots, x, y), _quantities(model, posterior, x, y)
+    if report is not None:
+        report(1)
     return {name: int((draws[name] < truth[name][0]).sum()) for name in truth}
 
 

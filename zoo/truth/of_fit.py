@@ -3,26 +3,20 @@
 import json
 from typing import Any
 
-import numpy as np
 import torch
 import xarray
 from numpy.typing import NDArray
-from torch import Tensor
 
 from zoo.data import Dataset
 from zoo.errors import ConfigError
+from zoo.fit.any_model import FittedModel
 from zoo.fit.comparable import function_points
+from zoo.fit.model_draws import densities_of
 from zoo.fit.result import Fitted, target_tensor
 from zoo.fit.tree import identified_slots
-from zoo.infer.predict.draws import (
-    Draws,
-    draw_prior,
-    log_likelihood,
-    site_log_priors,
-    slots_of,
-)
+from zoo.infer.predict.draws import Draws, draw_prior, log_likelihood, site_log_priors, slots_of
 from zoo.infer.predict.outputs import network_outputs
-from zoo.truth.reference import Truth, truth
+from zoo.truth.reference import Truth, Values, joined_chains, truth
 
 Array = NDArray[Any]
 
@@ -32,24 +26,11 @@ MAX_ROWS = 20_000
 
 
 def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, xarray.DataTree]:
-    """Sample the posterior of the model of a fit with NUTS.
+    """Sample the posterior of the model of a fit with NUTS; options as for `zoo.truth`.
 
-    The reported quantities are the functions at the rows of `zoo.fit.tree.function_points` and the
-    identified parameters. The weights of a network are not identified.
-
-    Parameters
-    ----------
-    fitted
-        The fit whose model is sampled.
-    dataset
-        The data of the fit.
-    **options
-        As for `zoo.truth`.
-
-    Returns
-    -------
-    tuple
-        The truth, and its tree with the groups used by the diagnostics.
+    The reported quantities are the functions at the rows of `zoo.fit.comparable.function_points`
+    and the identified parameters. The weights of a network are not identified. Returns the truth,
+    and its tree with the groups used by the diagnostics.
     """
     if not fitted.assembly.model.method.has_posterior:
         raise ConfigError(
@@ -69,6 +50,18 @@ def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, x
         )
     found = truth(sampled.model, sampled.data, quantities=sampled.quantities, **options)
     return found, sampled.tree(found)
+
+
+def truth_of_model(fitted: FittedModel, **options: Any) -> xarray.DataTree:
+    """Sample the posterior of the model of a fit with NUTS; options as for `zoo.truth`."""
+    args, kwargs = fitted.full.arguments
+    found = truth(fitted.full.model, args, kwargs, **options)
+    like = fitted.guide.some_tensor
+    values = {name: value.to(like) for name, value in joined_chains(found.draws.values).items()}
+    joint = densities_of(fitted.full, values).log_joint.cpu().numpy()
+    tree = found.tree(joint.reshape(found.draws.stats["diverging"].shape))
+    tree.attrs |= {"kind": "nuts", "identified": ", ".join(found.draws.values)}
+    return tree
 
 
 class _Sampled:
@@ -91,29 +84,29 @@ class _Sampled:
         self.data = (x, y.double() if y.is_floating_point() else y)
         self.points = torch.as_tensor(function_points(dataset), dtype=torch.float64)
 
-    def quantities(self, values: Any) -> dict[str, Array]:
+    def quantities(self, values: Values) -> dict[str, Array]:
         """Return functions and identified parameters, shape ``(chains, draws, ...)``."""
         chains, draws = next(iter(values.values())).shape[:2]
-        slots = slots_of(self.model, _flat(values))
+        slots = slots_of(self.model, joined_chains(values))
         f = network_outputs(self.model, slots, self.points)
         found = {"f": f} | {name: slots[name] for name in self.names}
         return {k: v.numpy().reshape(chains, draws, *v.shape[1:]) for k, v in found.items()}
 
-    def log_joint(self, values: Any) -> Array:
+    def log_joint(self, values: Values) -> Array:
         """Return the log joint in constrained space, as for the fit."""
-        chains, draws = next(iter(values.values())).shape[:2]
-        sites = _flat(values)
+        sites = joined_chains(values)
         slots = slots_of(self.model, sites)
         priors = site_log_priors(self.model, Draws(sites, slots))
         f = network_outputs(self.model, slots, self.data[0])
         likelihood = log_likelihood(self.model, f, slots.get("noise"), self.data[1]).sum(1)
         total = torch.stack(list(priors.values())).sum(0) + likelihood
-        joint: Array = total.numpy().reshape(chains, draws)
+        joint: Array = total.numpy().reshape(next(iter(values.values())).shape[:2])
         return joint
 
     def tree(self, found: Truth) -> xarray.DataTree:
         """Return the tree of the truth with functions, identified parameters and the log joint."""
-        tree = found.tree()
+        # Log joints of different models are not comparable.
+        tree = found.tree(None if self.counterparts else self.log_joint(found.draws.values))
         posterior = tree["posterior"].to_dataset()
         for name in self.names:
             if name not in posterior:
@@ -123,18 +116,6 @@ class _Sampled:
         tree["posterior"] = xarray.DataTree(posterior)
         dims = ("chain", "draw", "point", "output")
         tree["functions"] = xarray.DataTree(xarray.Dataset({"f": (dims, found.quantities["f"])}))
-        if not self.counterparts:  # log joints of different models are not comparable
-            stats = tree["sample_stats"].to_dataset()
-            stats["lp"] = (("chain", "draw"), self.log_joint(found.draws.values))
-            tree["sample_stats"] = xarray.DataTree(stats)
         recipe = json.dumps(found.recipe | self.counterparts)
         tree.attrs |= {"kind": "nuts", "identified": ", ".join(self.names), "recipe": recipe}
         return tree
-
-
-def _flat(values: Any) -> dict[str, Tensor]:
-    """Concatenate chains and convert to tensors."""
-    return {
-        name: torch.as_tensor(np.asarray(value).reshape(-1, *np.asarray(value).shape[2:]))
-        for name, value in values.items()
-    }

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-import xarray
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -25,7 +24,7 @@ from zoo.network.bnn import BNN
 from zoo.network.slots import Slot
 from zoo.registry import get
 from zoo.truth.of_fit import truth_of
-from zoo.truth.reference import Truth
+from zoo.truth.reference import Truth, summary_table
 
 Array = NDArray[Any]
 
@@ -35,17 +34,10 @@ MAX_Z = 5.0
 
 @dataclass(frozen=True)
 class EntryTruth:
-    """A truth and its comparison with the closed form.
+    """A truth, a table of the statistics of every reported number, and the error of the truth.
 
-    Attributes
-    ----------
-    truth
-        The draws, and whether they are accepted.
-    table
-        Mean, sd, Monte Carlo errors, R-hat and ESS of every reported number.
-    exact_z
-        Largest difference of means and sds from the closed form, in Monte Carlo standard errors;
-        None if there is no closed form.
+    ``exact_z`` is the largest difference of means and sds from the closed form, in Monte Carlo
+    standard errors; None if there is no closed form.
     """
 
     truth: Truth
@@ -59,16 +51,10 @@ class EntryTruth:
 
 
 def entry_truth(method: str, given: Mapping[str, Any], **options: Any) -> EntryTruth:
-    """Sample the model of a method on its small problem, or on another one.
+    """Sample the model of a method on its small problem, or on the data given.
 
-    Parameters
-    ----------
-    method
-        A method of the zoo.
-    given
-        Configuration values that override those of the small problem.
-    **options
-        As for `zoo.truth`.
+    Configuration values that are `given` override those of the small problem; options are those of
+    `zoo.truth`.
     """
     entry = get(method)
     values: dict[str, Any] = {} if "data" in given else dict(entry.small_problem)
@@ -77,7 +63,9 @@ def entry_truth(method: str, given: Mapping[str, Any], **options: Any) -> EntryT
     found, _ = truth_of(fitted, prepared.dataset, accept=False, **options)
     x, y = prepared.dataset.X_train, prepared.dataset.y_train
     exact = exact_posterior(prepared.assembly.model, x, y)
-    return EntryTruth(found, _table(found.summary), _largest_z(found, exact) if exact else None)
+    return EntryTruth(
+        found, summary_table(found.summary), _largest_z(found, exact) if exact else None
+    )
 
 
 def _fit_of(prepared: Prepared, progress_bar: bool | None) -> Fitted:
@@ -130,16 +118,3 @@ def _largest_z(found: Truth, exact: Mapping[str, tuple[Array, Array]]) -> float:
             error = summary.sel(statistic=f"mcse_{statistic}").to_numpy().ravel()
             worst = max(worst, float(np.max(np.abs(got - value) / error)))
     return worst
-
-
-def _table(summary: xarray.Dataset) -> pd.DataFrame:
-    """Return one row per element of identified parameters, and one row per function."""
-    statistics = [str(s) for s in summary["statistic"].to_numpy()]
-    rows = {}
-    for name, array in summary.data_vars.items():
-        flat = array.to_numpy().reshape(len(statistics), -1)
-        shape = array.shape[1:]
-        for index in range(flat.shape[1]):
-            place = ", ".join(map(str, np.unravel_index(index, shape))) if shape else ""
-            rows[f"{name}[{place}]" if place else str(name)] = flat[:, index]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=statistics)

@@ -7,22 +7,29 @@ Otherwise sampling is repeated with more draws or a higher acceptance target bef
 """
 
 import hashlib
-import importlib
 import importlib.metadata
 import json
+import operator
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import arviz_stats
 import numpy as np
+import pandas as pd
 import platformdirs
+import torch
 import xarray
 from numpy.typing import NDArray
+from torch import Tensor
 
+from zoo.diagnostics.reading import labels
+from zoo.diagnostics.sampling import MAX_RHAT, MIN_BFMI, MIN_ESS
 from zoo.errors import ConfigError, StoreError, TruthError
 from zoo.fit.schema import read_tree, sampling_tree, write_tree
 from zoo.fit.store import atomic_path
@@ -35,9 +42,12 @@ Values = Mapping[str, NDArray[Any]]
 #: Maps draws by site, of shape ``(chains, draws, ...)``, to the reported quantities.
 Quantities = Callable[[Values], Values]
 
-MAX_RHAT = 1.01
-MIN_ESS = 400
-MIN_BFMI = 0.3
+#: Criteria of every element of a quantity: statistic, condition, limit. NaN meets none.
+CRITERIA = (
+    ("rhat", operator.lt, MAX_RHAT),
+    ("ess_bulk", operator.ge, MIN_ESS),
+    ("ess_tail", operator.ge, MIN_ESS),
+)
 #: Acceptance targets tried in turn while transitions diverge.
 CAREFUL_TARGETS = (0.95, 0.99)
 #: Largest number of attempts with more draws, and largest factor of their number.
@@ -45,6 +55,8 @@ MAX_LONGER = 3
 MAX_GROWTH = 8
 #: Environment variable with the cache directory.
 CACHE_VARIABLE = "ZOO_CACHE"
+#: Fields of the draws that are attributes of the tree.
+SECONDS = ("warmup_seconds", "sampling_seconds", "compile_seconds")
 #: Packages on which the draws depend.
 PACKAGES = ("torch", "pyro-ppl", "nutpie")
 #: Largest number of elements of a quantity named in a message, the worst first.
@@ -86,18 +98,17 @@ class Truth:
         """Settings of the sampler."""
         return self.draws.recipe
 
-    def tree(self) -> xarray.DataTree:
-        """Return draws and statistics in ArviZ's schema."""
+    def tree(self, log_joint: NDArray[Any] | None = None) -> xarray.DataTree:
+        """Return draws and statistics, and the log joint if given, in ArviZ's schema."""
+        stats = self.draws.stats if log_joint is None else self.draws.stats | {"lp": log_joint}
         attributes = {
             "key": self.key,
             "accepted": int(self.accepted),
             "reasons": json.dumps(self.reasons),
             "recipe": json.dumps(self.recipe),
-            "warmup_seconds": self.draws.warmup_seconds,
-            "sampling_seconds": self.draws.sampling_seconds,
-            "compile_seconds": self.draws.compile_seconds,
+            **{name: getattr(self.draws, name) for name in SECONDS},
         }
-        return sampling_tree(self.draws.values, self.draws.stats, attributes)
+        return sampling_tree(self.draws.values, stats, attributes)
 
     def save(self, path: str | Path) -> None:
         """Write the draws to a netCDF file."""
@@ -118,10 +129,8 @@ class Truth:
             draws = Draws(
                 {str(k): v.values for k, v in tree["posterior"].data_vars.items()},
                 {str(k): v.values for k, v in tree["sample_stats"].data_vars.items()},
-                float(tree.attrs["warmup_seconds"]),
-                float(tree.attrs["sampling_seconds"]),
-                float(tree.attrs["compile_seconds"]),
-                json.loads(tree.attrs["recipe"]),
+                recipe=json.loads(tree.attrs["recipe"]),
+                **{name: float(tree.attrs[name]) for name in SECONDS},
             )
             key = str(tree.attrs["key"])
         except (KeyError, ValueError) as error:
@@ -138,8 +147,6 @@ def judge(draws: Draws, quantities: Quantities | None = None, *, key: str = "") 
 
 
 def _summarise(reported: Values) -> xarray.Dataset:
-    arviz_stats = importlib.import_module("arviz_stats")  # heavy, and not typed
-
     posterior = sampling_tree(reported, {}, {})["posterior"].to_dataset()
     dims = ("chain", "draw")
     with warnings.catch_warnings():
@@ -160,8 +167,6 @@ def _summarise(reported: Values) -> xarray.Dataset:
 
 
 def _sampler_reasons(stats: Values) -> list[str]:
-    arviz_stats = importlib.import_module("arviz_stats")  # heavy, and not typed
-
     reasons = []
     divergences = int(stats["diverging"].sum())
     if divergences:
@@ -177,34 +182,32 @@ def _sampler_reasons(stats: Values) -> list[str]:
 
 def _quantity_reasons(summary: xarray.Dataset) -> list[str]:
     reasons = []
-    for name, array in summary.data_vars.items():
-        table = array.values.reshape(len(summary["statistic"]), -1)
-        rows = dict(zip(summary["statistic"].values.tolist(), table, strict=True))
-        moving = rows["sd"] > 0  # without constants such as the diagonal of a correlation matrix
-        for statistic, limit, sign in (
-            ("rhat", MAX_RHAT, +1),
-            ("ess_bulk", MIN_ESS, -1),
-            ("ess_tail", MIN_ESS, -1),
-        ):
-            # Negated, so that NaN fails.
-            good = sign * rows[statistic] < sign * limit
-            good |= (sign < 0) & (rows[statistic] == limit)
-            bad = np.flatnonzero(moving & ~good)
+    for name in summary.data_vars:
+        table = summary_table(summary[[name]])
+        table = table[table["sd"] > 0]  # without constants, as the diagonal of a correlation matrix
+        for statistic, meets, limit in CRITERIA:
+            bad = table.loc[~meets(table[statistic], limit), statistic]
             if len(bad):
-                worst = bad[np.argsort(-sign * rows[statistic][bad])][:MAX_NAMED]
-                shape = array.shape[1:]
-                named = ", ".join(
-                    f"{_element(str(name), int(i), shape)} {rows[statistic][i]:.4g}" for i in worst
-                )
+                worst = bad.sort_values(ascending=meets is operator.ge)[:MAX_NAMED]
+                named = ", ".join(f"{label} {value:.4g}" for label, value in worst.items())
                 more = f" and {len(bad) - len(worst)} more" if len(bad) > len(worst) else ""
                 reasons.append(f"{statistic} of {named}{more} (limit {limit})")
     return reasons
 
 
-def _element(name: str, flat_index: int, shape: tuple[int, ...]) -> str:
-    if not shape:
-        return name
-    return f"{name}[{', '.join(str(i) for i in np.unravel_index(flat_index, shape))}]"
+def summary_table(summary: xarray.Dataset) -> pd.DataFrame:
+    """Return the statistics with one row per element of the quantities."""
+    statistics = summary["statistic"].to_numpy().tolist()
+    rows: dict[str, NDArray[Any]] = {}
+    for array in summary.data_vars.values():
+        elements = array.to_numpy().reshape(len(statistics), -1).T
+        rows |= zip(labels(array[0]), elements, strict=True)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=statistics)
+
+
+def joined_chains(values: Values) -> dict[str, Tensor]:
+    """Return draws by site as tensors, without the dimension of chains."""
+    return {k: torch.as_tensor(np.asarray(v)).flatten(0, 1) for k, v in values.items()}
 
 
 def truth(
@@ -270,27 +273,22 @@ def truth(
     path = _cache_path(cache, key)
     found = _read_cache(path, key, quantities)
     if found is None:
-
-        def sample(changed: dict[str, Any]) -> Draws:
-            return sample_nuts(
-                model,
-                args,
-                kwargs,
-                executor=executor,
-                progress_bar=progress_bar,
-                init=init,
-                **changed,
-            )
-
+        sample = partial(
+            sample_nuts,
+            model,
+            args,
+            kwargs,
+            executor=executor,
+            progress_bar=progress_bar,
+            init=init,
+        )
         found = _escalate(sample, options, quantities, key)
         if path is not None and found.accepted:
             path.parent.mkdir(parents=True, exist_ok=True)
             found.save(path)
     if accept and not found.accepted:
         raise TruthError(
-            "the draws are not accepted as a truth: "
-            + "; ".join(found.reasons)
-            + ". Reparameterise "
+            f"the draws are not accepted as a truth: {'; '.join(found.reasons)}. Reparameterise "
             "the model, report identified quantities only (quantities=), or use the draws as they "
             "are (accept=False)."
         )
@@ -298,17 +296,14 @@ def truth(
 
 
 def _escalate(
-    sample: Callable[[dict[str, Any]], Draws],
-    options: dict[str, Any],
-    quantities: Quantities | None,
-    key: str,
+    sample: Callable[..., Draws], options: dict[str, Any], quantities: Quantities | None, key: str
 ) -> Truth:
     """Sample, with higher acceptance targets after divergences and more draws if needed."""
     options = dict(options)
     targets = [target for target in CAREFUL_TARGETS if target > options["target_accept"]]
     longer = 0
     while True:
-        found = judge(sample(options), quantities, key=key)
+        found = judge(sample(**options), quantities, key=key)
         careless = bool(_sampler_reasons(found.draws.stats))
         if careless and targets:
             options |= {"target_accept": targets.pop(0), "num_warmup": 2 * options["num_warmup"]}

@@ -30,7 +30,7 @@ from zoo.fit.store import RunDirectory
 from zoo.fit.stored import load_checkpoint
 from zoo.infer.svi.loop import SVI
 from zoo.report import render_report
-from zoo.truth.of_model import truth_of_model
+from zoo.truth.of_fit import truth_of_model
 from zoo.workflow.outputs import findings_of, write_judgement
 
 

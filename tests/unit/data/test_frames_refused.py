@@ -98,6 +98,11 @@ def test_one_class_only(frame):
     )
 
 
+def test_a_class_that_is_not_among_the_given_ones(frame):
+    message = refused(frame.assign(y=["no", "maybe"] * 25), classes=("no", "yes"))
+    assert message.startswith("target 'y', data row 2: class 'maybe' was not seen in training.")
+
+
 def test_a_class_with_one_row(frame):
     assert "class(es) with a single row: 'rare'" in refused(frame.assign(y=["x"] * 49 + ["rare"]))
 

@@ -127,7 +127,7 @@ def test_compressing_again_does_no_harm(root, contents):
 def test_a_cut_gzip_file_is_refused(root):
     path = root / "mnist" / "train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz' is damaged or unreadable"):
+    with pytest.raises(DataError, match=r"cannot read '.*train-images-idx3-ubyte.gz'"):
         load("mnist", data_dir=root)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zoo.diagnostics import Finding, diagnose, format_number, from_json, to_json, verdict
-from zoo.diagnostics.finding import format_share
+from zoo.diagnostics.finding import format_share, level_of
 from zoo.errors import StoreError
 
 
@@ -44,6 +44,20 @@ def test_impossible_findings_are_refused(fields, message):
     }
     with pytest.raises(ValueError, match=message):
         Finding(**good | fields)
+
+
+def test_what_is_ok_needs_no_advice():
+    assert finding("ok").advice == ""
+    assert finding("info").advice == "An advice."
+
+
+@pytest.mark.parametrize(
+    ("value", "level"), [(0.9, "ok"), (1.0, "ok"), (1.1, "warn"), (2.1, "fail"), (math.nan, "ok")]
+)
+def test_levels_begin_above_their_limits(value, level):
+    assert level_of(value, 1.0, 2.0) == level
+    assert level_of(value, 1.0) == ("warn" if level == "fail" else level)
+    assert level_of(value, 1.0, judged=False) == ("ok" if level == "ok" else "info")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import xarray
 from torch import nn
 
 import zoo
-from zoo.truth.of_method import EntryTruth, _largest_z, _table, exact_posterior
+from zoo.truth.of_method import EntryTruth, _largest_z, exact_posterior
+from zoo.truth.reference import summary_table
 
 NOISE = 0.7
 
@@ -90,7 +91,7 @@ def test_the_largest_difference_is_in_monte_carlo_errors():
 
 def test_table_has_a_row_for_every_number():
     found = truth(w=np.arange(8.0).reshape(4, 1, 2), noise=np.arange(4.0)).summary
-    table = _table(found)
+    table = summary_table(found)
     assert list(table.index) == ["w[0, 0]", "w[0, 1]", "noise"]
     assert table.loc["w[0, 1]"].tolist() == [1.0, 3.0, 5.0, 7.0]
     assert list(table.columns) == STATISTICS
