@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zoo.report.tables import NAMES, Kind, Table
+from zoo.report.tables import NAMES, Table, table
 
 STAGES = {"original": "original", "smaller": "units removed", "packed": "packed"}
 COUNTS = {
@@ -21,10 +21,9 @@ RATES = {
 }
 
 
-def compression_tables(measured: Mapping[str, Any]) -> list[Table]:
+def compression_tables(measured: Mapping[str, Any]) -> list[Table | None]:
     """Return the tables of sizes and scores, of rates, and of layers."""
-    found = [_sizes(measured), _rates(measured), _layers(measured)]
-    return [table for table in found if table is not None]
+    return [_sizes(measured), _rates(measured), _layers(measured)]
 
 
 def _sizes(measured: Mapping[str, Any]) -> Table | None:
@@ -39,16 +38,15 @@ def _sizes(measured: Mapping[str, Any]) -> Table | None:
         values = [_mapping(stage, "test").get(score) for stage in stages]
         rows.append([f"{NAMES.get(score, score)}, test rows", *map(_number, values)])
     rows = [row for row in rows if any(value is not None for value in row[1:])]
-    kinds: list[Kind] = ["text", "number", "number", "number"]
     columns = ["quantity", *STAGES.values()]
-    return Table("Before and after", columns, kinds, rows) if rows else None
+    return table("Before and after", columns, rows, "text", "number")
 
 
 def _rates(measured: Mapping[str, Any]) -> Table | None:
     rates = _mapping(measured, "rates")
     rows = [(title, _number(rates[key])) for key, title in RATES.items() if key in rates]
     columns = ["weights, without biases", "value"]
-    return Table("Compression rates", columns, ["text", "number"], rows) if rows else None
+    return table("Compression rates", columns, rows, "text", "number")
 
 
 def _layers(measured: Mapping[str, Any]) -> Table | None:
@@ -66,8 +64,7 @@ def _layers(measured: Mapping[str, Any]) -> Table | None:
         if isinstance(layer, Mapping)
     ]
     columns = ["layer", "original", "smaller", "nonzero", "bits per weight", "bytes"]
-    kinds: list[Kind] = ["code", "text", "text", "number", "number", "number"]
-    return Table("Layers", columns, kinds, rows) if rows else None
+    return table("Layers", columns, rows, "code", "text", "text", "number")
 
 
 def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from zoo.diagnostics.finding import format_number, format_share
 from zoo.diagnostics.held_out import COVERAGE_LEVELS, reliability_curve
 from zoo.diagnostics.reading import Array
 from zoo.diagnostics.uniformity import randomized_pit, uniformity
-from zoo.report.figures.canvas import BAND, DIM, FIT, TRUTH, Picture, legend_above, panel
+from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, legend_above, panel
 from zoo.report.held_out import held_out_classes, held_out_draws
 
 if TYPE_CHECKING:
@@ -45,10 +45,8 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
         axes.plot([0, 1], [0, 1], color=TRUTH, ls="--", lw=1.2, label="perfect")
         axes.vlines(middle, curve["lower"], curve["upper"], color=FIT, lw=1.2)
         axes.plot(middle, accuracy, "o-", color=FIT, ms=5, lw=1, label="held-out rows")
-        axes.set(
-            xlabel="confidence", xlim=(min(0.5, middle.min()) - 0.02, 1.02), ylim=(-0.02, 1.02)
-        )
-        axes.set_ylabel("accuracy", color=DIM)
+        axes.set(xlabel="confidence", ylabel="accuracy")
+        axes.set(xlim=(min(0.5, middle.min()) - 0.02, 1.02), ylim=(-0.02, 1.02))
         legend_above(axes)
 
     def histogram(axes: "Axes") -> None:
@@ -62,8 +60,7 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
             edges[:-1], misses, width, align="edge", bottom=hits, label="wrong",
             facecolor="none", edgecolor=TRUTH, hatch="////", lw=1,
         )  # fmt: skip
-        axes.set_xlabel("confidence")
-        axes.set_ylabel("rows", color=DIM)
+        axes.set(xlabel="confidence", ylabel="rows")
         legend_above(axes)
 
     gap = format_number(float(np.abs(accuracy - middle).max()))
@@ -99,7 +96,7 @@ def _pit(pit: Array) -> Picture:
         axes.axhline(0, color=TRUTH, ls="--", lw=1.2)
         axes.plot(points, result.ecdf - points, color=FIT, label="held-out rows")
         axes.set_xlabel("PIT: quantile of the observation in its prediction")
-        axes.set_ylabel("distribution − uniform", color=DIM)
+        axes.set_ylabel("distribution − uniform")
         legend_above(axes)
 
     state = "inside" if result.inside else "outside"
@@ -130,8 +127,7 @@ def _coverage(pit: Array) -> Markup:
         axes.fill_between(LEVELS, low, high, color=BAND, alpha=0.3, lw=0, label="95 % by chance")
         axes.plot([0, 1], [0, 1], color=TRUTH, ls="--", lw=1.2, label="nominal")
         axes.plot(LEVELS, observed, color=FIT, label="held-out rows")
-        axes.set_xlabel("nominal level")
-        axes.set_ylabel("coverage", color=DIM)
+        axes.set(xlabel="nominal level", ylabel="coverage")
         legend_above(axes)
 
     shares = ", ".join(

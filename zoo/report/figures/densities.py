@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from arviz_stats.base import array_stats
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from zoo.diagnostics.reading import Array
 from zoo.report.figures.canvas import panel, short
@@ -34,11 +35,16 @@ class Side:
     filled: bool = False
 
 
-def thin(values: Array, count: int = MAX_DRAWS) -> Array:
-    """Return at most this many of the finite values, evenly spaced."""
+def evenly(count: int, most: int) -> NDArray[np.int_]:
+    """Return at most so many evenly spaced indices below a count."""
+    return np.unique(np.linspace(0, count - 1, min(most, count), dtype=int))
+
+
+def thin(values: Array) -> Array:
+    """Return at most `MAX_DRAWS` of the finite values, evenly spaced."""
     flat = values.ravel()
-    if len(flat) > count:
-        flat = flat[np.linspace(0, len(flat) - 1, count).round().astype(int)]
+    if len(flat) > MAX_DRAWS:
+        flat = flat[np.linspace(0, len(flat) - 1, MAX_DRAWS).round().astype(int)]
     flat = flat.astype(np.float64)
     return flat[np.isfinite(flat)]
 
@@ -62,10 +68,8 @@ def _ends(inside: Array, cut: bool) -> dict[str, Any]:
     at_zero = inside.min() >= 0 and inside.min() < inside.std()
     if cut or at_zero:
         return {"bound_correction": True}
-    return {
-        "bound_correction": False,
-        "custom_lims": _widened((float(inside.min()), float(inside.max()))),
-    }
+    limits = _widened((float(inside.min()), float(inside.max())))
+    return {"bound_correction": False, "custom_lims": limits}
 
 
 def central_range(values: Array, share: float) -> tuple[float, float]:
@@ -80,7 +84,6 @@ def density_panel(
     bounds: tuple[float, float],
     alt: str,
     *,
-    legend: bool = False,
     own_heights: bool = False,
 ) -> Markup:
     """Overlay densities of one quantity, scaled to equal heights with `own_heights`."""
@@ -93,8 +96,7 @@ def density_panel(
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.set_xlim(*_widened(bounds))
-        if legend:
-            axes.legend(loc="best")
+        axes.legend(loc="best")
 
     return panel(paint, alt=alt, height=190)
 

@@ -23,20 +23,21 @@ MAX_LABELS = 12
 FEW = 3
 
 
-def graph_picture(edges: Sequence[Mapping[str, Any]]) -> Picture | None:
-    """Draw the edges of a network, or return None if there are none.
+def graph_picture(edges: Any) -> Picture | None:
+    """Draw the edges of a network, or return None if there are none with a choice.
 
     Parameters
     ----------
     edges
         For every edge the numbers ``start`` and ``end`` of its vertices, the names of its
-        ``primitives`` and their posterior mean ``weights``.
+        ``primitives`` and their posterior mean ``weights``. Anything else is ignored.
     """
-    shown = [edge for edge in edges if _is_edge(edge)][:MAX_EDGES]
-    if not any(len(edge["weights"]) > 1 for edge in shown):
-        return None
+    listed = edges if isinstance(edges, list) else []
+    shown = [edge for edge in listed if _is_edge(edge)][:MAX_EDGES]
     mixed = [edge for edge in shown if len(edge["weights"]) > 1]
-    listed = "; ".join(
+    if not mixed:
+        return None
+    told = "; ".join(
         f"{edge['start']} to {edge['end']}: {short(_best(edge)[0])} with "
         f"{format_share(_best(edge)[1])}"
         for edge in mixed[:8]
@@ -44,7 +45,7 @@ def graph_picture(edges: Sequence[Mapping[str, Any]]) -> Picture | None:
     last = max(edge["end"] for edge in shown)
     height = 190 + 22 * min(last, 12)
     return Picture(
-        [panel(lambda axes: paint_graph(axes, shown), alt=f"Graph. {listed}.", height=height)],
+        [panel(lambda axes: paint_graph(axes, shown), alt=f"Graph. {told}.", height=height)],
         "Vertices hold features. Each line is a primitive on an edge, with a width proportional to "
         "its posterior weight; dashed lines have almost no weight. One wide line per edge means a "
         "clear choice; several wide lines mean that the data do not decide, or that a mixture is "
@@ -73,15 +74,7 @@ def _best(edge: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
-    """Draw a graph: vertices from left to right, with the primitives of an edge in parallel.
-
-    Parameters
-    ----------
-    axes
-        Axes to draw on.
-    edges
-        As for `graph_picture`.
-    """
+    """Draw a graph: vertices from left to right, with the primitives of an edge in parallel."""
     num_mixed = sum(len(edge["weights"]) > 1 for edge in edges)
     tops = [0.0]
     for edge in edges:

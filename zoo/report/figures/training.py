@@ -8,7 +8,7 @@ import xarray
 from zoo.diagnostics.finding import Finding, format_number
 from zoo.diagnostics.optimisation import WINDOW
 from zoo.diagnostics.reading import Array, variable
-from zoo.report.figures.canvas import BAND, DIM, FIT, INK, Picture, panel
+from zoo.report.figures.canvas import BAND, FIT, INK, Picture, panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,8 +79,7 @@ def _curves(axes: "Axes", elbos: Array, first: int) -> None:
         axes.plot(steps[shown], values[shown], color=FIT, alpha=0.28, lw=0.8)
         pieces = min(SMOOTH_POINTS, len(values))
         axes.plot(_means(steps, pieces), _means(values, pieces), color=FIT)
-    axes.set_xlabel("step")
-    axes.set_ylabel("ELBO (nats)", color=DIM)
+    axes.set(xlabel="step", ylabel="ELBO (nats)")
     axes.margins(x=0)
 
 
@@ -94,10 +93,8 @@ def _limits(elbos: Array) -> tuple[float, float]:
     low, high = (float(value) for value in np.quantile(late, [0.01, 0.99]))
     room = ROOM * (high - low) or max(1e-6, 0.01 * abs(high))
     finite = elbos[np.isfinite(elbos)]
-    margin = 0.05 * room
-    return max(low - room, float(finite.min()) - margin), min(
-        high + room, float(finite.max()) + margin
-    )
+    lowest, highest = float(finite.min()) - 0.05 * room, float(finite.max()) + 0.05 * room
+    return max(low - room, lowest), min(high + room, highest)
 
 
 def _evenly(count: int, points: int) -> "np.typing.NDArray[np.int_]":

@@ -9,8 +9,8 @@ from markupsafe import Markup
 from zoo.diagnostics.finding import format_number
 from zoo.diagnostics.reading import Array
 from zoo.diagnostics.truth_distance import Pair, comparable_pairs, distances
-from zoo.report.figures.canvas import DIM, FIT, TRUTH, Picture, panel
-from zoo.report.figures.densities import Side, central_range, density_panel, thin
+from zoo.report.figures.canvas import FIT, TRUTH, Picture, panel
+from zoo.report.figures.densities import Side, central_range, density_panel, evenly, thin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,15 +24,7 @@ TITLES = {"functions": "output", "log_joint": "log joint", "parameters": "parame
 
 
 def truth_pictures(tree: xarray.DataTree, truth: xarray.DataTree, words: str) -> list[Picture]:
-    """Draw every quantity that both trees hold.
-
-    Parameters
-    ----------
-    tree, truth
-        The fit and the truth.
-    words
-        Name of the truth in legends.
-    """
+    """Draw every quantity that both trees hold; `words` name the truth in legends."""
     pairs = comparable_pairs(tree, truth)
     pictures = [_scatter(pair, words) for pair in pairs if len(pair.columns) >= MIN_POINTS]
     panels = [made for pair in pairs for made in _overlays(pair, words)]
@@ -67,15 +59,11 @@ def _overlay(pair: Pair, k: int, apart: float, words: str) -> Markup:
         f"{format_number(float(truth.std()))}; distance {format_number(apart)} true sds."
     )
     sides = [Side("fit", fit, FIT, filled=True), Side(words, truth, TRUTH, "--")]
-    return density_panel(
-        f"{name}, distance {format_number(apart)}", sides, bounds, alt, legend=True
-    )
+    return density_panel(f"{name}, distance {format_number(apart)}", sides, bounds, alt)
 
 
 def _scatter(pair: Pair, words: str) -> Picture:
-    shown = np.unique(
-        np.linspace(0, len(pair.columns) - 1, min(MAX_POINTS, len(pair.columns))).astype(int)
-    )
+    shown = evenly(len(pair.columns), MAX_POINTS)
     fit, truth = pair.fit[:, shown], pair.truth[:, shown]
     ratio = float(np.median(fit.std(0, ddof=1) / truth.std(0, ddof=1)))
     panels = [
@@ -98,9 +86,7 @@ def _diagonal(fit: Array, truth: Array, title: str, words: str) -> Markup:
         axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
         axes.plot([low, high], [low, high], color=TRUTH, ls="--", lw=1.2)
         axes.plot(truth, fit, "o", ms=5, mew=0, alpha=0.6, color=FIT)
-        axes.set_xlabel(words)
-        axes.set_ylabel("fit", color=DIM)
-        axes.set_title(title)
+        axes.set(xlabel=words, ylabel="fit", title=title)
 
     largest = format_number(float(np.abs(fit - truth).max()))
     return panel(
