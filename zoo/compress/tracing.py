@@ -1,10 +1,10 @@
-"""From any torch network to a `LayerGraph`: its operations, with constants computed.
+"""Trace a torch network to a `LayerGraph`.
 
 The network is run once under ``make_fx`` with the values of its slots as inputs, which records
-operations whatever the Python around them does. What does not depend on the rows (products of
-weights and scales, transposes, statistics) is computed. The rest must be operations that
-`zoo.compress.loader` knows; a network with others is refused. ``torch.export`` records the same
-operations in four to eight times the time.
+its operations. What does not depend on the rows (products of weights and scales, transposes,
+statistics) is computed. The rest must be operations that `zoo.compress.loader` knows; a network
+with others is refused. ``torch.export`` records the same operations in four to eight times the
+time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoo.compress.graph import LayerGraph, LayerNode
-from zoo.compress.operations import find_handler
-from zoo.compress.reading import GraphBuilder, unsupported
+from zoo.compress.operations import GraphBuilder, find_handler, unsupported
 from zoo.errors import CompressionError
 
 #: Rows for tracing, and for the comparison of what was traced with the network itself.
@@ -30,21 +29,12 @@ Forward = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 
 @torch.no_grad()
 def trace(forward: Forward, values: Mapping[str, Tensor], row_shape: Sequence[int]) -> LayerGraph:
-    """Return the graph of a network.
-
-    Parameters
-    ----------
-    forward
-        Returns the outputs for values of the slots and rows, all in float64.
-    values
-        What the slots hold.
-    row_shape
-        Shape of one row.
+    """Return the graph of a network at some values of its slots, all in float64.
 
     Raises
     ------
     CompressionError
-        If it does something that cannot be described.
+        If the network has operations that cannot be represented.
     """
     names = list(values)
     rows = next(iter(values.values())).new_zeros(TRACED_ROWS, *row_shape)
@@ -70,7 +60,7 @@ def trace(forward: Forward, values: Mapping[str, Tensor], row_shape: Sequence[in
 
 
 def _compare(graph: LayerGraph, forward: Callable[[Tensor], Tensor], rows: Tensor) -> None:
-    """Make sure that the graph is the network: branches on data cannot be seen by tracing."""
+    """Check the graph against the network on other rows: tracing misses branches on data."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(CHECKED_ROWS, *rows.shape[1:], generator=generator, dtype=torch.float64)
     x = x.to(rows)
@@ -115,4 +105,7 @@ class _GraphReader(fx.Interpreter):
         schema = target._schema.arguments
         arguments = {a.name: a.default_value for a in schema if a.has_default_value()}
         arguments |= {a.name: value for a, value in zip(schema, positional, strict=False)}
-        return handler(self.builder, arguments | keywords, tuple(meta.shape[1:]))
+        arguments |= keywords
+        if isinstance(arguments.get("dim"), int):
+            arguments["dim"] %= len(meta.shape)
+        return handler(self.builder, arguments, tuple(meta.shape[1:]))
