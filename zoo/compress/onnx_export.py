@@ -16,12 +16,12 @@ from zoo.errors import CompressionError
 from zoo.fit.store import atomic_path
 
 ONNX_FILE = "network.onnx"
-#: What an export needs beside torch.
+#: Packages needed besides torch.
 PACKAGES = ("onnx", "onnxscript")
-#: Version of the operations; the first one with Gelu. Its file format is read by onnxruntime 1.17.
+#: The first version of the operators with Gelu, and a file format that onnxruntime 1.17 reads.
 OPSET = 20
 IR_VERSION = 9
-#: Names of the output and of the dimension of the rows, and how many rows an export looks at.
+#: Names of the output and of the dimension of the rows, and the number of rows in an export.
 OUTPUT = "output"
 ROWS = "rows"
 EXPORTED_ROWS = 2
@@ -64,7 +64,7 @@ def onnx_model(graph: LayerGraph) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what torch says about itself: code of its own that is old, torchvision missing."""
+    """Silence warnings of torch about its own deprecated code and about missing torchvision."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

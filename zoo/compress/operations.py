@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,28 +133,21 @@ def _layer_norm(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     return build.add("layer_norm", [a["input"]], shape, arguments, weight=weight, bias=bias)
 
 
-def _copied(op: str, **fixed: Any) -> Handler:
+def _copied(op: str, build: GraphBuilder, a: Arguments, shape: Shape, **fixed: float) -> LayerNode:
     """Handle an operation that has the same arguments here and in torch."""
-
-    def handle(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
-        if a.get("scale", 1) != 1 or a.get("input_scale", 1) != 1:
-            raise unsupported(f"{op} with scales")
-        arguments = {name: (a | fixed)[name] for name in OPERATIONS[op].arguments}
-        return build.add(op, [a["self"]], shape, arguments)
-
-    return handle
+    if a.get("scale", 1) != 1 or a.get("input_scale", 1) != 1:
+        raise unsupported(f"{op} with scales")
+    arguments = {name: (a | fixed)[name] for name in OPERATIONS[op].arguments}
+    return build.add(op, [a["self"]], shape, arguments)
 
 
-def _pool(op: str) -> Handler:
-    def handle(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
-        if a.get("divisor_override") is not None:
-            raise unsupported("average pooling with a divisor of its own")
-        a |= {"kernel": a["kernel_size"], "stride": a["stride"] or a["kernel_size"]}
-        given = {name: a[name] for name in OPERATIONS[op].arguments}
-        arguments = {k: v if isinstance(v, bool) else _window(v, shape) for k, v in given.items()}
-        return build.add(op, [a["self"]], shape, arguments)
-
-    return handle
+def _pool(op: str, build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
+    if a.get("divisor_override") is not None:
+        raise unsupported("average pooling with a divisor of its own")
+    a |= {"kernel": a["kernel_size"], "stride": a["stride"] or a["kernel_size"]}
+    given = {name: a[name] for name in OPERATIONS[op].arguments}
+    arguments = {k: v if isinstance(v, bool) else _window(v, shape) for k, v in given.items()}
+    return build.add(op, [a["self"]], shape, arguments)
 
 
 def _adaptive_avg_pool(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
@@ -207,22 +201,20 @@ def _slice(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     return build.add("select", [x], shape, keep=keep)
 
 
-def _combine(op: str, sign: float) -> Handler:
+def _add(build: GraphBuilder, a: Arguments, shape: Shape, sign: float = 1.0) -> LayerNode:
     """Handle a sum or a difference of two values, or of a value and a constant."""
+    x, y, factor = a["self"], a["other"], sign * a.get("alpha", 1)
+    if isinstance(x, LayerNode) and isinstance(y, LayerNode):
+        if factor != 1:
+            y = build.affine(y, factor, 0.0, y.shape)
+        return build.add("add", [x, y], shape)
+    if isinstance(x, LayerNode):
+        return build.affine(x, 1.0, factor * y, shape)
+    return build.affine(y, factor, x, shape)
 
-    def handle(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
-        x, y, factor = a["self"], a["other"], sign * a.get("alpha", 1)
-        if op == "rsub":
-            x, y = y, x
-        if isinstance(x, LayerNode) and isinstance(y, LayerNode):
-            if factor != 1:
-                y = build.affine(y, factor, 0.0, y.shape)
-            return build.add("add", [x, y], shape)
-        if isinstance(x, LayerNode):
-            return build.affine(x, 1.0, factor * y, shape)
-        return build.affine(y, factor, x, shape)
 
-    return handle
+def _rsub(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
+    return _add(build, a | {"self": a["other"], "other": a["self"]}, shape, -1.0)
 
 
 def _mul(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
@@ -255,7 +247,7 @@ def _window(value: Any, shape: Shape) -> list[int]:
 def find_handler(kind: str) -> Handler | None:
     """Return the handler of an operation of torch; one in place has the same name."""
     is_elementwise = kind in OPERATIONS and OPERATIONS[kind].is_elementwise
-    return _copied(kind) if is_elementwise else HANDLERS.get(kind)
+    return partial(_copied, kind) if is_elementwise else HANDLERS.get(kind)
 
 
 #: Handlers of operations that are not elementwise, by their names in torch. The argument ``dim`` is
@@ -264,8 +256,8 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _identity),
     **dict.fromkeys(("detach", "alias", "clone", "contiguous", "to", "_to_copy"), _identity),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _conv),
-    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), _pool("max_pool")),
-    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), _pool("avg_pool")),
+    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), partial(_pool, "max_pool")),
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), partial(_pool, "avg_pool")),
     **dict.fromkeys(
         ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"), _adaptive_avg_pool
     ),
@@ -279,18 +271,18 @@ HANDLERS: dict[str, Handler] = {
     "addmm": _addmm,
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,
-    "relu6": _copied("hardtanh", min_val=0, max_val=6),
+    "relu6": partial(_copied, "hardtanh", min_val=0, max_val=6),
     "mean": _mean,
     "permute": _permute,
     "transpose": _transpose,
     "slice": _slice,
-    "add": _combine("add", 1.0),
-    "sub": _combine("sub", -1.0),
-    "rsub": _combine("rsub", -1.0),
+    "add": _add,
+    "sub": partial(_add, sign=-1.0),
+    "rsub": _rsub,
     "mul": _mul,
     "div": _div,
     "neg": lambda build, a, shape: build.affine(a["self"], -1.0, 0.0, shape),
     "cat": _cat,
-    "softmax": _copied("softmax"),
-    "log_softmax": _copied("log_softmax"),
+    "softmax": partial(_copied, "softmax"),
+    "log_softmax": partial(_copied, "log_softmax"),
 }

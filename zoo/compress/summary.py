@@ -1,4 +1,4 @@
-"""What a compression measured, as text for a terminal."""
+"""The measurements of a compression as text for a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,12 +31,14 @@ def _sizes(summary: Mapping[str, Any]) -> str:
     stages = [summary[stage] for stage in STAGES]
     rows = [["", *STAGES]]
     for key, title in COUNTS.items():
-        rows.append([title, *(_count(stage.get(key)) for stage in stages)])
+        rows.append([title, *(_cell(stage.get(key), ",") for stage in stages)])
     for size in summary["original"]["latency_ms"]:
         title = f"milliseconds, {size} row{'s' if size != '1' else ''}"
-        rows.append([title, *(_number(s.get("latency_ms", {}).get(size)) for s in stages)])
+        times = [stage.get("latency_ms", {}).get(size) for stage in stages]
+        rows.append([title, *(_cell(value, ".4g") for value in times)])
     for score in summary["original"]["test"]:
-        rows.append([f"test {score}", *(_number(s["test"].get(score)) for s in stages)])
+        values = [stage["test"].get(score) for stage in stages]
+        rows.append([f"test {score}", *(_cell(value, ".4g") for value in values)])
     return _aligned(rows)
 
 
@@ -55,22 +57,14 @@ def _shape(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
 
 
-def _count(value: Any) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _number(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}"
+def _cell(value: Any, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Align columns: the first to the left, numbers to the right."""
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if k == 0 else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    """Align the first column to the left and the others to the right."""
+    columns = []
+    for k, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        columns.append([cell.rjust(width) if k else cell.ljust(width) for cell in column])
+    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))

@@ -1,7 +1,7 @@
 """Kernel density estimates of one quantity from several sources."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from arviz_stats.base import array_stats
@@ -57,19 +57,13 @@ def density(values: Array, low: float, high: float) -> tuple[Array, Array] | Non
     inside = values[(values >= low) & (values <= high)]
     if len(inside) < MIN_DRAWS or np.ptp(inside) <= 1e-9 * np.abs(inside).max():
         return None
+    # Both ends are extended, unless draws are clipped there or end at zero.
+    is_cut = len(inside) < 0.99 * len(values) or 0 <= inside.min() < inside.std()
+    limits = None if is_cut else _widened((float(inside.min()), float(inside.max())))
     grid, height, _ = array_stats.kde(
-        inside, axis=-1, grid_len=POINTS, **_ends(inside, len(inside) < 0.99 * len(values))
+        inside, axis=-1, grid_len=POINTS, bound_correction=is_cut, custom_lims=limits
     )
     return grid, height * len(inside) / len(values)
-
-
-def _ends(inside: Array, cut: bool) -> dict[str, Any]:
-    """Extend a density at both ends, unless draws are clipped there or end at zero."""
-    at_zero = inside.min() >= 0 and inside.min() < inside.std()
-    if cut or at_zero:
-        return {"bound_correction": True}
-    limits = _widened((float(inside.min()), float(inside.max())))
-    return {"bound_correction": False, "custom_lims": limits}
 
 
 def central_range(values: Array, share: float) -> tuple[float, float]:
