@@ -22,16 +22,16 @@ from zoo.compress.graph import LayerGraph
 from zoo.compress.loader import Network, load
 from zoo.compress.onnx_export import ONNX_FILE, write_onnx
 from zoo.compress.shrink import shrink
-from zoo.compress.summary import summary_text
 from zoo.compress.tracing import trace
 from zoo.compress.writing import write_network
 from zoo.data import Dataset
 from zoo.errors import CompressionError
 from zoo.fit.result import Fitted
 from zoo.infer.normalisation import statistics_of_draws
-from zoo.infer.pruning.groups import TOLERATED_LOSS, GroupView, SlotGroups, masked
+from zoo.infer.pruning.groups import TOLERATED_LOSS, SlotGroups, masked
 from zoo.infer.pruning.moments import SlotMoments, slot_moments
 from zoo.infer.svi.schedule import child_seed
+from zoo.report.compression import compression_text
 
 #: Rows on which the cost of pruning and rounding is measured, and rows per call.
 VALIDATION_ROWS = 2000
@@ -83,8 +83,8 @@ class Compression:
         return path
 
     def table(self) -> str:
-        """Return what was measured, as text."""
-        return summary_text(self.summary)
+        """Return the measurements as text."""
+        return compression_text(self.summary)
 
 
 def compress_fit(
@@ -101,10 +101,8 @@ def compress_fit(
 
     Parameters
     ----------
-    fitted
-        The fit.
-    dataset
-        Its data, if it was loaded.
+    fitted, dataset
+        The fit, and its data if it was loaded without them.
     threshold
         Prune groups with a score above this: one number, or numbers by slot pattern.
     tolerance
@@ -252,7 +250,7 @@ class _Work:
                 "test": self.scores(network, *test, torch.float32),
             },
             "posterior": {"test": dict(posterior_scores or {})},
-            "difference": self._difference(choice.view, after),
+            "difference": self._difference(choice, after),
             "threads": torch.get_num_threads(),
         }
         if "complexity" in metadata:
@@ -260,10 +258,10 @@ class _Work:
         return Compression(network, choice, rounded, summary, metadata)
 
     @torch.no_grad()
-    def _difference(self, view: GroupView, network: Network) -> float:
+    def _difference(self, choice: PruningChoice, network: Network) -> float:
         """Return the largest difference between the masked network and the smaller one."""
         rows = _rows(self.x[:COMPARED_ROWS])
-        masked_outputs = self.model.evaluate(self.values(view.groups), rows)
+        masked_outputs = self.model.evaluate(self.values(choice.view.groups), rows)
         return float((masked_outputs - network(rows.float()).double()).abs().max())
 
     def metadata(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +136,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs for rows ``x``."""
-        result = x
-        for name, value in self.values(x):
-            if name == self.output:
-                result = value
-        return result
+        return next(value for name, value in self.values(x) if name == self.output)
 
     def check(self) -> None:
         """Refuse a network whose shapes do not fit together, without computing any value."""
@@ -222,12 +219,13 @@ def _avg_pool(x: Tensor, kernel: Sequence[int], **arguments: Any) -> Tensor:
     return _of_rank("avg_pool", len(kernel), arguments)(x, kernel, **arguments)
 
 
-def _of_rank(name: str, rank: int, arguments: Values) -> Any:
+def _of_rank(name: str, rank: int, arguments: Values) -> Callable[..., Tensor]:
     """Return the function of torch for windows of so many dimensions."""
     lists = (value for value in arguments.values() if isinstance(value, list))
     if not 1 <= rank <= 3 or any(len(value) != rank for value in lists):
         raise ValueError("a window has one to three dimensions, the same for all of its arguments")
-    return getattr(F, f"{name}{rank}d")
+    function: Callable[..., Tensor] = getattr(F, f"{name}{rank}d")
+    return function
 
 
 def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -264,10 +262,6 @@ def _integers(what: str, value: Any, least: int = 1) -> list[int]:
     return list(value)
 
 
-def _integers_from_zero(what: str, value: Any) -> list[int]:
-    return _integers(what, value, least=0)
-
-
 def _integer(what: str, value: Any) -> int:
     return _integers(what, [value])[0]
 
@@ -289,7 +283,7 @@ def _approximation(what: str, value: Any) -> str:
 
 
 Check = Callable[[str, Any], Any]
-_WINDOW: dict[str, Check] = {"stride": _integers, "padding": _integers_from_zero}
+_WINDOW: dict[str, Check] = {"stride": _integers, "padding": partial(_integers, least=0)}
 
 
 @dataclass(frozen=True)

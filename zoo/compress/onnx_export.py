@@ -21,10 +21,6 @@ PACKAGES = ("onnx", "onnxscript")
 #: The first version of the operators with Gelu, and a file format that onnxruntime 1.17 reads.
 OPSET = 20
 IR_VERSION = 9
-#: Names of the output and of the dimension of the rows, and the number of rows in an export.
-OUTPUT = "output"
-ROWS = "rows"
-EXPORTED_ROWS = 2
 
 
 def write_onnx(graph: LayerGraph, directory: Path) -> Path:
@@ -48,13 +44,13 @@ def onnx_model(graph: LayerGraph) -> Any:
     with _quiet():
         program = torch.onnx.export(
             graph.network(torch.float32),
-            (torch.zeros(EXPORTED_ROWS, *graph.input.shape),),
+            (torch.zeros(2, *graph.input.shape),),
             dynamo=True,
             verbose=False,
             opset_version=OPSET,
             input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes=({0: torch.export.Dim(ROWS)},),
+            output_names=["output"],
+            dynamic_shapes=({0: torch.export.Dim("rows")},),
         )
     assert program is not None  # only exports by TorchScript return nothing
     ClearMetadataAndDocStringPass()(program.model)  # stack traces, with the paths of source files

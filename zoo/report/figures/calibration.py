@@ -1,7 +1,5 @@
 """Calibration of predicted probabilities and intervals on held-out rows."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import xarray
 from markupsafe import Markup
@@ -12,11 +10,9 @@ from zoo.diagnostics.finding import format_number, format_share
 from zoo.diagnostics.held_out import COVERAGE_LEVELS, reliability_curve
 from zoo.diagnostics.reading import Array
 from zoo.diagnostics.uniformity import randomized_pit, uniformity
-from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, legend_above, panel
+from zoo.report.figures.axes import Axes, legend_above
+from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, panel
 from zoo.report.held_out import held_out_classes, held_out_draws
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Bars of the histogram of confidences.
 BARS = 20
@@ -41,7 +37,7 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
     accuracy = curve["accuracy"].to_numpy()
     middle = curve["confidence"].to_numpy()
 
-    def reliability(axes: "Axes") -> None:
+    def reliability(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], color=TRUTH, ls="--", lw=1.2, label="perfect")
         axes.vlines(middle, curve["lower"], curve["upper"], color=FIT, lw=1.2)
         axes.plot(middle, accuracy, "o-", color=FIT, ms=5, lw=1, label="held-out rows")
@@ -49,7 +45,7 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
         axes.set(xlim=(min(0.5, middle.min()) - 0.02, 1.02), ylim=(-0.02, 1.02))
         legend_above(axes)
 
-    def histogram(axes: "Axes") -> None:
+    def histogram(axes: Axes) -> None:
         edges = np.linspace(confidence.min(), 1, BARS + 1)
         if edges[0] == edges[-1]:
             edges = np.linspace(0, 1, BARS + 1)
@@ -87,7 +83,7 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
 def _pit(pit: Array) -> Picture:
     result = uniformity(pit)
 
-    def ecdf(axes: "Axes") -> None:
+    def ecdf(axes: Axes) -> None:
         points = result.points
         axes.fill_between(
             points, result.lower - points, result.upper - points, color=BAND, alpha=0.3, lw=0,
@@ -123,7 +119,7 @@ def _coverage(pit: Array) -> Markup:
     low = stats.binom.ppf(0.025, len(pit), LEVELS) / len(pit)
     high = stats.binom.ppf(0.975, len(pit), LEVELS) / len(pit)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         axes.fill_between(LEVELS, low, high, color=BAND, alpha=0.3, lw=0, label="95 % by chance")
         axes.plot([0, 1], [0, 1], color=TRUTH, ls="--", lw=1.2, label="nominal")
         axes.plot(LEVELS, observed, color=FIT, label="held-out rows")

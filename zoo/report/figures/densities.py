@@ -1,7 +1,6 @@
 """Kernel density estimates of one quantity from several sources."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from arviz_stats.base import array_stats
@@ -9,10 +8,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from zoo.diagnostics.reading import Array
+from zoo.report.figures.axes import Axes
 from zoo.report.figures.canvas import panel, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Points of a density curve, the smallest number that ArviZ accepts.
 POINTS = 100
@@ -82,7 +79,7 @@ def density_panel(
 ) -> Markup:
     """Overlay densities of one quantity, scaled to equal heights with `own_heights`."""
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for side in sides:
             _draw(axes, side, bounds, own_heights)
         axes.set_title(short(name, 44))
@@ -95,7 +92,7 @@ def density_panel(
     return panel(paint, alt=alt, height=190)
 
 
-def _draw(axes: "Axes", side: Side, bounds: tuple[float, float], own_height: bool) -> None:
+def _draw(axes: Axes, side: Side, bounds: tuple[float, float], own_height: bool) -> None:
     curve = density(side.values, *bounds)
     if curve is not None and own_height:
         curve = curve[0], curve[1] / curve[1].max()

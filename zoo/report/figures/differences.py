@@ -1,15 +1,11 @@
 """Differences of scores between runs, with their standard errors."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 
 from zoo.diagnostics.finding import format_number
-from zoo.report.figures.canvas import BAND, FIT, Picture, label_rows, panel, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from zoo.report.figures.axes import Axes, label_rows
+from zoo.report.figures.canvas import BAND, FIT, Picture, panel, short
 
 #: Largest number of runs drawn, and of other runs named.
 MAX_RUNS = 40
@@ -28,7 +24,7 @@ def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
     middle = usable["difference"].to_numpy(float)
     error = np.nan_to_num(usable["error"].to_numpy(float))
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         place = np.arange(len(names))
         axes.axvline(0, color=BAND, lw=1.2)
         axes.hlines(place, middle - 2 * error, middle + 2 * error, color=FIT, lw=1.2)

@@ -1,7 +1,6 @@
 """Forest plot of interpretable parameters: scalar sites and identified parameters."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray
@@ -9,19 +8,8 @@ from markupsafe import Markup
 
 from zoo.diagnostics.finding import format_number
 from zoo.diagnostics.reading import Array, draws, identified, labels, variable, variables
-from zoo.report.figures.canvas import (
-    BAND,
-    FIT,
-    TRUTH,
-    Picture,
-    label_rows,
-    legend_above,
-    panel,
-    short,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from zoo.report.figures.axes import Axes, label_rows, legend_above
+from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, panel, short
 
 #: Largest number of rows.
 MAX_ROWS = 24
@@ -109,7 +97,7 @@ def _by_scale(rows: list[Row]) -> list[list[Row]]:
 def _forest(rows: list[Row], words: str) -> Markup:
     with_truth = any(row.truth is not None for row in rows)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         low = min(row.fit[0] for row in rows)
         high = max(row.fit[-1] for row in rows)
         if low <= 0 <= high:
@@ -134,7 +122,7 @@ def _forest(rows: list[Row], words: str) -> Markup:
 
 
 def _intervals(
-    axes: "Axes", quantiles: Array, y: float, colour: str, marker: str, label: str | None
+    axes: Axes, quantiles: Array, y: float, colour: str, marker: str, label: str | None
 ) -> None:
     axes.plot(quantiles[[0, 4]], [y, y], color=colour, lw=1.2)
     axes.plot(quantiles[[1, 3]], [y, y], color=colour, lw=3.5, solid_capstyle="butt")

@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from zoo.diagnostics.finding import format_share
+from zoo.report.figures.axes import Axes
 from zoo.report.figures.canvas import BAND, FIT, INK, Picture, panel, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Line width, in points, of a primitive with weight one.
 WIDEST = 7.0
@@ -73,7 +71,7 @@ def _best(edge: Mapping[str, Any]) -> tuple[str, float]:
     return str(edge["primitives"][index]), float(edge["weights"][index])
 
 
-def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
+def paint_graph(axes: Axes, edges: Sequence[Mapping[str, Any]]) -> None:
     """Draw a graph: vertices from left to right, with the primitives of an edge in parallel."""
     num_mixed = sum(len(edge["weights"]) > 1 for edge in edges)
     tops = [0.0]
@@ -123,7 +121,7 @@ def _brief(name: object) -> str:
     return re.sub(r"\([^()]*\)|\s", "", str(name))
 
 
-def _line(axes: "Axes", x: Any, y: Any, weight: float, *, is_choice: bool) -> None:
+def _line(axes: Axes, x: Any, y: Any, weight: float, *, is_choice: bool) -> None:
     width = max(WIDEST * min(max(weight, 0.0), 1.0), 0.7)
     if not is_choice:
         axes.plot(x, y, color=BAND, lw=1.2, zorder=1)

@@ -1,18 +1,14 @@
 """Comparison of predictions with observations."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import xarray
 
 from zoo.diagnostics.finding import format_share
 from zoo.diagnostics.reading import Array, task_of
-from zoo.report.figures.canvas import BAND, FIT, INK, TRUTH, Picture, legend_above, panel, short
+from zoo.report.figures.axes import Axes, legend_above
+from zoo.report.figures.canvas import BAND, FIT, INK, TRUTH, Picture, panel, short
 from zoo.report.figures.densities import central_range, density, evenly, thin
 from zoo.report.held_out import Classes, held_out_classes, held_out_draws, training_draws
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Largest number of rows drawn with their interval.
 MAX_ROWS = 120
@@ -47,7 +43,7 @@ def _observed_against_predicted(samples: Array, y: Array, words: str) -> Picture
     shown = np.argsort(y)[evenly(len(y), MAX_ROWS)]
     hit, miss = shown[inside[shown]], shown[~inside[shown]]
 
-    def against(axes: "Axes") -> None:
+    def against(axes: Axes) -> None:
         ends = [float(y[shown].min()), float(y[shown].max())]
         axes.plot(ends, ends, color=BAND, lw=1.2)
         axes.vlines(y[hit], low[hit], high[hit], color=FIT, alpha=0.35, lw=1.2)
@@ -57,7 +53,7 @@ def _observed_against_predicted(samples: Array, y: Array, words: str) -> Picture
         axes.set(xlabel="observed", ylabel="predicted")
         legend_above(axes)
 
-    def residuals(axes: "Axes") -> None:
+    def residuals(axes: Axes) -> None:
         axes.axhline(0, color=BAND, lw=1.2)
         axes.plot(middle[hit], y[hit] - middle[hit], "o", ms=3.5, mew=0, color=FIT)
         axes.plot(middle[miss], y[miss] - middle[miss], "x", ms=5.5, color=TRUTH)
@@ -82,7 +78,7 @@ def _replications(samples: Array, y: Array) -> Picture:
     low, high = central_range(np.concatenate([samples[chosen].ravel(), y]), 0.998)
     bounds = min(low, float(y.min())), max(high, float(y.max()))
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for k, row in enumerate(chosen):
             curve = density(thin(samples[row]), *bounds)
             if curve is not None:
@@ -116,7 +112,7 @@ def _confusion(classes: Classes) -> Picture:
     part = matrix[np.ix_(shown, shown)]
     names = [short(classes.names[k], 14) for k in shown]
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         from matplotlib.patches import Rectangle
 
         share = part / np.maximum(matrix[shown].sum(1, keepdims=True), 1)
@@ -157,7 +153,7 @@ def _frequencies(samples: Array, y: Array, names: list[str] | None) -> Picture:
     low, middle, high = np.quantile(replicated, [0.05, 0.5, 0.95], axis=1)
     words = [_class_name(float(label), names) for label in labels]
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         place = np.arange(len(labels))
         axes.bar(place, observed, 0.7, color=BAND, alpha=0.35, label="observed")
         axes.vlines(place, low, high, color=FIT, lw=2)

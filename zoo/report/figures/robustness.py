@@ -1,17 +1,14 @@
 """Scores over the strength of attacks, for one run or several."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from zoo.diagnostics.finding import format_number
 from zoo.diagnostics.robustness import ATTACKS, STRENGTHS, Curve
-from zoo.report.figures.canvas import BAND, FIT, INK, TRUTH, Picture, legend_above, panel, short
+from zoo.report.figures.axes import Axes, legend_above
+from zoo.report.figures.canvas import BAND, FIT, INK, TRUTH, Picture, panel, short
 from zoo.report.tables import NAMES
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Largest number of runs drawn: colours times dashes.
 COLOURS = (FIT, TRUTH, INK, BAND)
@@ -50,7 +47,7 @@ def _panel(attack: str, score: str, lines: Mapping[str, Curve], *, named: bool) 
     # The legend is placed between the title and the data, in rows of three.
     extra = 16 * -(-len(lines) // 3) if named else 0
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for index, (name, curve) in enumerate(lines.items()):
             axes.plot(
                 curve.strength,

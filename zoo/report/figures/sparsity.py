@@ -1,18 +1,16 @@
 """Groups of weights kept by pruning."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from zoo.diagnostics.finding import format_number, format_share
 from zoo.diagnostics.reading import Array
-from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, label_rows, panel, short
+from zoo.report.figures.axes import Axes, label_rows
+from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, panel, short
 from zoo.report.figures.densities import evenly
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Largest number of layers drawn.
 MAX_SLOTS = 30
@@ -44,7 +42,7 @@ def _bars(slots: Mapping[str, Mapping[str, Any]]) -> Picture:
     kept = np.array([slot["kept"] for slot in slots.values()], float)
     groups = np.array([slot["groups"] for slot in slots.values()], float)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         place = np.arange(len(names))
         axes.barh(place, np.ones(len(names)), 0.62, color=BAND, alpha=0.25)
         axes.barh(place, kept / groups, 0.62, color=FIT, alpha=0.75)
@@ -74,7 +72,7 @@ def _scores(name: str, slot: Mapping[str, Any]) -> Markup | None:
     shown = evenly(len(scores), MAX_POINTS)
     threshold = float(slot["threshold"])
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         axes.plot(shown + 1, scores[shown], ".", ms=4, color=FIT)
         if np.isfinite(threshold):
             axes.axhline(threshold, color=TRUTH, ls="--", lw=1.2)

@@ -1,7 +1,5 @@
 """Comparison of fit and truth: densities that differ most, and scatter plots of all outputs."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import xarray
 from markupsafe import Markup
@@ -9,11 +7,9 @@ from markupsafe import Markup
 from zoo.diagnostics.finding import format_number
 from zoo.diagnostics.reading import Array
 from zoo.diagnostics.truth_distance import Pair, comparable_pairs, distances
+from zoo.report.figures.axes import Axes
 from zoo.report.figures.canvas import FIT, TRUTH, Picture, panel
 from zoo.report.figures.densities import Side, central_range, density_panel, evenly, thin
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Largest number of panels per quantity.
 MAX_PANELS = 4
@@ -80,7 +76,7 @@ def _scatter(pair: Pair, words: str) -> Picture:
 
 
 def _diagonal(fit: Array, truth: Array, title: str, words: str) -> Markup:
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         low, high = float(min(fit.min(), truth.min())), float(max(fit.max(), truth.max()))
         margin = 0.05 * (high - low) or 1e-6
         axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
