@@ -29,7 +29,7 @@ from zoo.errors import CompressionError
 from zoo.fit.result import Fitted
 from zoo.infer.normalisation import statistics_of_draws
 from zoo.infer.pruning.groups import TOLERATED_LOSS, SlotGroups, masked
-from zoo.infer.pruning.moments import SlotMoments, slot_moments
+from zoo.infer.pruning.moments import slot_moments
 from zoo.infer.svi.schedule import child_seed
 from zoo.report.compression import compression_text
 
@@ -142,9 +142,8 @@ class _Work:
         assembly = fitted.assembly
         seed = child_seed(fitted.config.seed, MOMENT_STREAM)
         moments = slot_moments(assembly.model, assembly.guide, seed=seed)
-        self.moments = SlotMoments(
-            *({n: v.cpu() for n, v in p.items()} for p in (moments.means, moments.variances))
-        )
+        self.means = {name: value.cpu() for name, value in moments.means.items()}
+        self.variances = {name: value.cpu() for name, value in moments.variances.items()}
         self.model = copy.deepcopy(assembly.model).cpu().double().eval()
         self.model.autocast = False
         self.is_held_out = validation is not None
@@ -155,7 +154,7 @@ class _Work:
 
     def values(self, groups: Mapping[str, SlotGroups]) -> dict[str, Tensor]:
         """Return the slots with some groups pruned, and statistics computed with these values."""
-        means = masked(self.moments.means, groups)
+        means = masked(self.means, groups)
         rows = _rows(self.dataset.X_train)
         buffers = statistics_of_draws(self.model, {n: v[None] for n, v in means.items()}, rows)
         return means | {name: value[0] for name, value in buffers.items()}
@@ -164,7 +163,7 @@ class _Work:
         """Return the network of means as a graph, with variances where they are known."""
         graph = trace(self.model.evaluate, self.values(groups), self.fitted.schema.input_shape)
         for node in graph.weighted():
-            variance = self.moments.variances.get(node.slot or "")
+            variance = self.variances.get(node.slot or "")
             if variance is not None and variance.shape == node.weight.shape:
                 node.variance = variance
         return graph
@@ -179,7 +178,7 @@ class _Work:
         f = torch.cat([forward(rows) for rows in _rows(x).to(dtype).split(CHUNK_ROWS)]).double()
         is_class = self.fitted.schema.task == "classification"
         draws, device = 1 if is_class else OBSERVATION_DRAWS, self.fitted.config.device
-        noise = self.moments.means.get("noise")
+        noise = self.means.get("noise")
         values = {} if noise is None else {"noise": noise.expand(draws).to(device)}
         return self.fitted.output_scores(f.expand(draws, *f.shape).to(device), y, values)
 

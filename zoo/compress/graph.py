@@ -1,9 +1,10 @@
 """The representation of a network during compression: a list of operations on units.
 
-The first dimension of a value is the batch, the second are *units*: the features of a vector or the
-channels of a map. Weights are in float64, so that folding operations into each other loses no
-accuracy. A ``torch.fx.GraphModule`` would keep shapes, slots and variances in untyped dictionaries
-and compile source code whenever it is copied, which takes three to eight times as long.
+The first dimension of a value is the batch, the second consists of *units*: the features of a
+vector or the channels of a map. Weights are in float64, so that folding operations into each other
+loses no accuracy. A ``torch.fx.GraphModule`` would keep shapes, slots and variances in untyped
+dictionaries and compile source code whenever it is copied, which takes three to eight times as
+long.
 """
 
 from collections.abc import Iterator, Sequence

@@ -83,7 +83,7 @@ class Network(nn.Module):
     def __init__(self, description: Values, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.input_shape = _integers("the shape of the input", description.get("input"))
-        self.metadata = dict(_mapping(description, "metadata", {}))
+        self.metadata = _mapping(description, "metadata", {})
         nodes: Any = description.get("nodes")
         fits = isinstance(nodes, list) and 0 < len(nodes) <= MAX_NODES
         _require(fits, f"a network has 1 to {MAX_NODES} nodes.", nodes)
@@ -436,69 +436,60 @@ def unpack(name: str, entry: Any, packed: Mapping[str, Tensor]) -> Tensor:
         return stored
     is_packed = stored.dtype == torch.uint8 and stored.dim() == 1
     _require(is_packed, f"{what} must be packed in bytes.")
-    decoded = _decode(name, entry, _inflated(name, entry, stored), math.prod(shape), packed)
-    return decoded.reshape(shape)
-
-
-def _decode(
-    name: str, entry: Values, stored: Tensor, size: int, packed: Mapping[str, Tensor]
-) -> Tensor:
-    what = f"of tensor {_short(name)}"
+    size, stored = math.prod(shape), _inflated(what, entry, stored)
     if entry.get("coding") == "bitmap":
-        return _bits(name, stored, size).bool()
+        return _bits(what, stored, size).bool().reshape(shape)
     present = None
-    if _flag(f"'sparse' {what}", entry.get("sparse")):
-        present = _bits(name, stored[: _bytes(size)], size).bool()
+    if _flag(f"'sparse' of {what}", entry.get("sparse")):
+        present = _bits(what, stored[: _bytes(size)], size).bool()
         stored = stored[_bytes(size) :]
-    width = _integer(f"'bits' {what}", entry.get("bits"))
-    _require(width <= 32, f"'bits' {what} is at most 32.", width)
+    width = _integer(f"'bits' of {what}", entry.get("bits"))
+    _require(width <= 32, f"'bits' of {what} is at most 32.", width)
     count = size if present is None else int(present.sum())
-    bits = _bits(name, stored, count * width).reshape(count, width)
+    bits = _bits(what, stored, count * width).reshape(count, width)
     codes = torch.zeros(count, dtype=torch.int64)
     for place in range(width):
         codes += bits[:, place].to(torch.int64) << place
-    coded = _meaning(name, entry, codes, packed)
+    coded = _decoded(what, entry, codes, packed.get(f"{name}.codebook"))
     if present is None:
-        return coded
-    values = torch.zeros(size)
+        return coded.reshape(shape)
+    values = coded.new_zeros(size)
     values[present] = coded
-    return values
+    return values.reshape(shape)
 
 
-def _meaning(name: str, entry: Values, codes: Tensor, packed: Mapping[str, Tensor]) -> Tensor:
-    what = f"of tensor {_short(name)}"
-    if entry.get("coding") == "grid":
-        step = _number(f"'step' {what}", entry.get("step"))
-        low = int(_number(f"'low' {what}", entry.get("low")))
-        return ((codes + low).double() * step).float()
-    if entry.get("coding") == "raw":
-        return codes.to(torch.int32).view(torch.float32)
+def _decoded(what: str, entry: Values, codes: Tensor, book: Tensor | None) -> Tensor:
     coding = entry.get("coding")
-    _require(coding == "codebook", f"unknown coding {_short(coding)} {what}.")
-    book = packed.get(f"{name}.codebook", torch.tensor(0))
-    is_book = book.dtype == torch.float32 and book.dim() == 1
-    _require(is_book, f"the weights lack the code book {what}.")
+    if coding == "grid":
+        step = _number(f"'step' of {what}", entry.get("step"))
+        low = int(_number(f"'low' of {what}", entry.get("low")))
+        return ((codes + low).double() * step).float()
+    if coding == "raw":
+        return codes.to(torch.int32).view(torch.float32)
+    _require(coding == "codebook", f"unknown coding {_short(coding)} of {what}.")
+    if book is None or book.dtype != torch.float32 or book.dim() != 1:
+        raise NetworkFileError(f"the weights lack the code book of {what}.")
     is_known = not len(codes) or int(codes.max()) < len(book)
-    _require(is_known, f"a code {what} is not in its code book.")
+    _require(is_known, f"a code of {what} is not in its code book.")
     return book[codes]
 
 
-def _inflated(name: str, entry: Values, stored: Tensor) -> Tensor:
+def _inflated(what: str, entry: Values, stored: Tensor) -> Tensor:
     """Undo the compression, up to a bounded size."""
-    if not _flag(f"'deflate' of tensor {_short(name)}", entry.get("deflate", False)):
+    if not _flag(f"'deflate' of {what}", entry.get("deflate", False)):
         return stored
     engine = zlib.decompressobj()
     try:
         inflated = engine.decompress(stored.numpy().tobytes(), 5 * MAX_NUMBERS)
     except zlib.error as error:
-        raise NetworkFileError(f"tensor {_short(name)} is damaged: {error}.") from None
-    _require(engine.eof, f"tensor {_short(name)} is damaged or too large.")
+        raise NetworkFileError(f"{what} is damaged: {error}.") from None
+    _require(engine.eof, f"{what} is damaged or too large.")
     return torch.frombuffer(bytearray(inflated), dtype=torch.uint8) if inflated else stored[:0]
 
 
-def _bits(name: str, stored: Tensor, count: int) -> Tensor:
+def _bits(what: str, stored: Tensor, count: int) -> Tensor:
     """Return the first bits of some bytes, the lowest of each byte first."""
-    message = f"tensor {_short(name)} has {len(stored)} bytes where {_bytes(count)} are needed."
+    message = f"{what} has {len(stored)} bytes where {_bytes(count)} are needed."
     _require(len(stored) == _bytes(count), message)
     places = torch.arange(8, dtype=torch.uint8)
     return ((stored[:, None] >> places) & 1).flatten()[:count]

@@ -42,7 +42,7 @@ class GraphBuilder:
     ) -> LayerNode:
         """Append a factor and a shift, with one entry per unit or per element."""
         if shape != x.shape:
-            raise unsupported("a constant that makes a value larger")
+            raise unsupported("a constant that expands a value to a larger shape")
         parts = [_per_unit(self._example.new_zeros(()) + part, shape) for part in (scale, shift)]
         factors, shifts = (part.clone() for part in torch.broadcast_tensors(*parts))
         return self.add("affine", [x], shape, scale=factors, shift=shifts)
@@ -74,7 +74,7 @@ Handler = Callable[[GraphBuilder, Arguments, Shape], LayerNode]
 
 def _identity(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     if a.get("train"):
-        raise unsupported("dropout at test time")
+        raise unsupported("dropout that is active at test time")
     value: LayerNode = a["input"] if "input" in a else a["self"]
     return value
 
@@ -143,7 +143,7 @@ def _copied(op: str, build: GraphBuilder, a: Arguments, shape: Shape, **fixed: f
 
 def _pool(op: str, build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     if a.get("divisor_override") is not None:
-        raise unsupported("average pooling with a divisor of its own")
+        raise unsupported("average pooling with divisor_override")
     a |= {"kernel": a["kernel_size"], "stride": a["stride"] or a["kernel_size"]}
     given = {name: a[name] for name in OPERATIONS[op].arguments}
     arguments = {k: v if isinstance(v, bool) else _window(v, shape) for k, v in given.items()}
@@ -227,7 +227,7 @@ def _mul(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
 
 def _div(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     if isinstance(a["other"], LayerNode) or a.get("rounding_mode") is not None:
-        raise unsupported("a division by something that depends on the rows")
+        raise unsupported("a division by a value that depends on the rows")
     return build.affine(a["self"], 1.0 / a["other"], 0.0, shape)
 
 

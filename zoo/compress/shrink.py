@@ -53,8 +53,7 @@ def _is_opaque(node: LayerNode) -> bool:
     if node.op == "reshape":
         before, after = node.source.shape[0], node.shape[0]
         return bool(before % after and after % before)
-    is_picking = node.op in ("select", "concat")
-    return not (is_picking or node.mixes_units or _is_unitwise(node))
+    return not (node.op in ("select", "concat") or node.mixes_units or _is_unitwise(node))
 
 
 # ---------------------------------------------------------------------- which units stay
@@ -77,12 +76,12 @@ def _kept_units(graph: LayerGraph) -> Keep:
 
 
 def _demand(node: LayerNode, keep: Keep) -> bool:
-    """Keep the units that a node needs, and tell whether that is news."""
-    is_news = False
+    """Keep the units that a node needs, and tell whether there are new ones."""
+    is_new = False
     for value, units in _needs(node, keep):
-        is_news = is_news or bool((units & ~keep[value]).any())
+        is_new = is_new or bool((units & ~keep[value]).any())
         keep[value] = keep[value] | units
-    return is_news
+    return is_new
 
 
 def _needs(node: LayerNode, keep: Keep) -> list[tuple[LayerNode, Tensor]]:
@@ -165,7 +164,7 @@ def _slice_reshape(graph: LayerGraph, node: LayerNode, kept: Tensor, keep: Keep)
 
 
 def _select_after(graph: LayerGraph, value: LayerNode, picked: Tensor, keep: Keep) -> None:
-    """Let everything that reads a value read only some of its units."""
+    """Replace a value by some of its units wherever it is used."""
     if not picked.all():
         select = _add_select(graph, value, picked)
         keep[select] = keep[value]

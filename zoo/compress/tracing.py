@@ -18,7 +18,7 @@ from zoo.compress.graph import LayerGraph, LayerNode
 from zoo.compress.operations import GraphBuilder, find_handler, unsupported
 from zoo.errors import CompressionError
 
-#: Rows for tracing, and for the comparison of what was traced with the network itself.
+#: Rows for tracing, and for comparing the traced network with the original.
 TRACED_ROWS = 3
 CHECKED_ROWS = 8
 #: Largest relative difference between the two, in float64.
@@ -52,7 +52,7 @@ def trace(forward: Forward, values: Mapping[str, Tensor], row_shape: Sequence[in
     graph = builder.graph
     output = _GraphReader(recorded, builder).run(*values.values(), graph.input)
     if not isinstance(output, LayerNode) or output is graph.input:
-        raise CompressionError("the network does not return a tensor made from its rows.")
+        raise CompressionError("the network does not return a tensor computed from its rows.")
     graph.output = output
     graph.remove_unused()
     _compare(graph, lambda x: forward(values, x), rows)
@@ -75,8 +75,8 @@ def _compare(graph: LayerGraph, forward: Callable[[Tensor], Tensor], rows: Tenso
     largest = float((wanted - got).abs().max() / (1 + wanted.abs().max()))
     if not largest <= ROUNDING:
         raise CompressionError(
-            "the network does not do the same for all rows: what was traced differs from it by "
-            f"{largest:.2g}. Branches that depend on the data cannot be compressed."
+            f"the traced network differs from the original by {largest:.2g} on other rows. "
+            "Branches that depend on the data cannot be compressed."
         )
 
 
@@ -100,7 +100,7 @@ class _GraphReader(fx.Interpreter):
         if handler is None or meta is None:
             raise unsupported(f"the operation {target}")
         if len(meta.shape) < 2 or meta.shape[0] != TRACED_ROWS:
-            raise unsupported(f"{kind} that mixes rows or takes the last dimension of a row away")
+            raise unsupported(f"{kind} that mixes rows or removes the last dimension of a row")
         positional, keywords = self.fetch_args_kwargs_from_env(n)
         schema = target._schema.arguments
         arguments = {a.name: a.default_value for a in schema if a.has_default_value()}

@@ -107,6 +107,19 @@ def test_few_weights_among_zeros_take_a_bitmap():
     assert torch.equal(unpacked(packed), weights)
 
 
+def test_weights_come_back_in_float32_whatever_the_default_is():
+    weights = torch.zeros(100, 80)
+    weights[::10, ::8] = torch.randn(10, 10)
+    packed = pack(weights)
+    assert packed.entry["sparse"]
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert unpacked(packed).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(default)
+
+
 def test_masks_take_a_bit_per_unit():
     mask = torch.rand(83) < 0.3
     packed = pack(mask)
