@@ -136,7 +136,11 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs for rows ``x``."""
-        return next(value for name, value in self.values(x) if name == self.output)
+        result = x
+        for name, value in self.values(x):
+            if name == self.output:
+                result = value
+        return result
 
     def check(self) -> None:
         """Refuse a network whose shapes do not fit together, without computing any value."""
