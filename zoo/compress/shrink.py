@@ -62,37 +62,38 @@ def _is_opaque(node: LayerNode) -> bool:
 def _kept_units(graph: LayerGraph) -> Keep:
     """Return for every value the units that the output depends on, at least one."""
     keep = {node: torch.zeros(node.shape[0], dtype=torch.bool) for node in (graph.input, *graph)}
+    shared = {value: [value] for value in keep}  # values that must have the same units
+    for node in filter(_is_unitwise, graph):
+        for source in node.inputs:
+            if shared[source] is not shared[node]:
+                merged = shared[source] + shared[node]
+                shared.update(dict.fromkeys(merged, merged))
+
+    def demand(value: LayerNode, units: Tensor) -> bool:
+        """Keep more units of a value, and tell whether any of them is new."""
+        is_new = bool((units & ~keep[value]).any())
+        if is_new:
+            keep.update(dict.fromkeys(shared[value], keep[value] | units))
+        return is_new
+
     opaque = [value for node in graph if _is_opaque(node) for value in (node, *node.inputs)]
     for value in (graph.output, *opaque):
-        keep[value] = torch.ones_like(keep[value])
+        demand(value, torch.ones_like(keep[value]))
     while True:
-        while any([_demand(node, keep) for node in reversed(graph.nodes)]):
+        while any([demand(*need) for node in reversed(graph.nodes) for need in _needs(node, keep)]):
             pass
-        empty = [node for node, units in keep.items() if not units.any()]
+        empty = [value for value, units in keep.items() if not units.any()]
         if not empty:
             return keep
-        for node in empty:  # a layer has at least one unit
-            keep[node][0] = True
-
-
-def _demand(node: LayerNode, keep: Keep) -> bool:
-    """Keep the units that a node needs, and tell whether there are new ones."""
-    is_new = False
-    for value, units in _needs(node, keep):
-        is_new = is_new or bool((units & ~keep[value]).any())
-        keep[value] = keep[value] | units
-    return is_new
+        for value in empty:  # a layer has at least one unit
+            demand(value, torch.arange(len(keep[value])) == 0)
 
 
 def _needs(node: LayerNode, keep: Keep) -> list[tuple[LayerNode, Tensor]]:
     """Return the units that a node needs of its inputs."""
     kept = keep[node]
-    if _is_opaque(node):
+    if _is_opaque(node) or _is_unitwise(node):
         return []
-    if _is_unitwise(node):  # one mask for all of them
-        values = [node, *node.inputs]
-        shared = torch.stack([keep[value] for value in values]).any(0)
-        return [(value, shared) for value in values]
     if node.has_weight:
         num_in = node.weight.shape[1]
         used = node.weight[kept].transpose(0, 1).reshape(num_in, -1).any(1)
