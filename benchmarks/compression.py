@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from zoo.compress.runs import compress_run
 
 import zoo
 from benchmarks.speed import machine_line
@@ -24,6 +23,7 @@ from zoo.compress.compression import Compression
 from zoo.fit.config import make_config
 from zoo.fit.store import RunDirectory
 from zoo.registry import list_models
+from zoo.workflow.compressing import compress_run
 from zoo.workflow.fitting import resume
 
 RESULTS = Path(__file__).parent / "results" / "compression.csv"

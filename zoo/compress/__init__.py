@@ -1,7 +1,6 @@
-"""Compression: what a posterior says can be removed, and the smaller network that is left.
+"""Compression: smaller networks, without the weights that are noise according to the posterior.
 
-`zoo.compress` runs it, and loads what it wrote. Names are imported when first used, so that
-`zoo.compress.loader` needs torch and safetensors alone.
+Names are imported when first used, so that `zoo.compress.loader` needs torch and safetensors alone.
 """
 
 import importlib

@@ -1,8 +1,8 @@
-"""Which groups go: by the method's own rule, by a threshold, or by what pruning may cost."""
+"""Choose the groups to prune: by the method's own rule, by a threshold, or by a tolerated cost."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,11 +20,11 @@ from zoo.infer.pruning.groups import (
 from zoo.network.bnn import BNN
 from zoo.network.slots import assign
 
-#: Halvings of the interval in which a threshold is looked for.
+#: Bisection steps of the search for a threshold.
 HALVINGS = 10
 
 Thresholds = dict[str, float]
-#: What pruning costs: the negative log-likelihood per row with these groups masked.
+#: The cost of pruning: the negative log-likelihood per row with these groups masked.
 Cost = Callable[[Mapping[str, SlotGroups]], float]
 
 
@@ -36,7 +36,7 @@ class PruningChoice:
     view: GroupView
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rule and what came of it, as plain types."""
+        """Return the rule and the numbers of groups, as plain types."""
         slots = {
             name: {
                 "threshold": group.threshold,
@@ -54,8 +54,8 @@ def choose_by_threshold(
     """Prune groups whose score is above a number, the same for all slots or by slot pattern."""
     groups = _Groups(model, guide, x)
     if not isinstance(threshold, Mapping):
-        threshold = dict.fromkeys(groups.names, threshold)
-    slots = [model.slots[name] for name in groups.names]
+        threshold = dict.fromkeys(groups.parts, threshold)
+    slots = [model.slots[name] for name in groups.parts]
     wanted = assign(threshold, slots, what="threshold pattern")
     for name, value in wanted.items():
         if np.isnan(value):
@@ -66,21 +66,12 @@ def choose_by_threshold(
 def choose_by_tolerance(
     model: BNN, guide: Guide, x: Tensor, tolerance: float, cost: Cost
 ) -> PruningChoice:
-    """Prune as much as the tolerance allows.
+    """Prune as much as possible with a cost that rises by at most the tolerance, in nats per row.
 
-    First all slots together move from "nothing" through the method's own thresholds to "all but the
-    best group", and stop where the cost is reached. Then each slot alone, the largest first, goes
-    on as far as it can. Every step halves an interval, and only thresholds that were tried and
-    found good enough are used, so the cost of the result is within the tolerance.
-
-    Parameters
-    ----------
-    model, guide, x
-        A fitted model, and a few rows.
-    tolerance
-        How much the cost may rise, in nats per row.
-    cost
-        The cost of a view.
+    First the thresholds of all slots move together from "nothing pruned" through the method's own
+    thresholds to "all but the best group". Then those of each slot, the largest first, move on
+    alone. Both are bisections, and only thresholds whose cost was computed and found acceptable
+    are used, so the cost of the result is within the tolerance.
     """
     if not tolerance >= 0:
         raise CompressionError(f"the tolerance must be zero or more. Got {tolerance}.")
@@ -90,32 +81,35 @@ def choose_by_tolerance(
     def is_good(thresholds: Thresholds) -> bool:
         return cost(groups.at(thresholds)) <= limit
 
-    found = _furthest(groups.between, is_good, groups.nothing)
-    for name in sorted(groups.names, key=lambda name: -model.slots[name].value.numel()):
-        found = _furthest(partial(groups.lowered, found, name), is_good, found)
+    own = {n: method_threshold(part, groups.scores[n]) for n, part in groups.parts.items()}
+    own = {n: float(np.clip(t, groups.lowest[n], groups.nothing[n])) for n, t in own.items()}
+    found = _furthest([groups.nothing, own, groups.lowest], is_good)
+    for name in sorted(groups.parts, key=lambda name: -model.slots[name].value.numel()):
+        found = _furthest([found, found | {name: groups.lowest[name]}], is_good)
     return PruningChoice("tolerance", groups.view(found))
 
 
-def _furthest(
-    thresholds: Callable[[float], Thresholds],
-    is_good: Callable[[Thresholds], bool],
-    start: Thresholds,
-) -> Thresholds:
-    """Return the thresholds of the largest share, from 0 to 2, that halving finds to be good."""
-    low, high, best = 0.0, 2.0, start
-    if is_good(thresholds(high)):
-        return thresholds(high)
+def _furthest(path: list[Thresholds], is_good: Callable[[Thresholds], bool]) -> Thresholds:
+    """Return the good thresholds that bisection finds furthest along a path; its start is good."""
+
+    def at(position: float) -> Thresholds:
+        k = math.ceil(position) - 1
+        return {n: v + (position - k) * (path[k + 1][n] - v) for n, v in path[k].items()}
+
+    low, high, best = 0.0, float(len(path) - 1), path[0]
+    if is_good(at(high)):
+        return at(high)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if is_good(thresholds(middle)):
-            low, best = middle, thresholds(middle)
+        if is_good(at(middle)):
+            low, best = middle, at(middle)
         else:
             high = middle
     return best
 
 
 class _Groups:
-    """The groups of a fit, at given thresholds."""
+    """The groups of a fit, for given thresholds."""
 
     def __init__(self, model: BNN, guide: Guide, x: Tensor) -> None:
         self.model, self.x = model, x
@@ -124,14 +118,14 @@ class _Groups:
             raise CompressionError(
                 "the posterior does not score groups of weights, so there is no threshold to set."
             )
-        self.names = list(self.parts)
         self.scores = {n: p.group_scores().detach().cpu().numpy() for n, p in self.parts.items()}
-        finite = {name: scores[np.isfinite(scores)] for name, scores in self.scores.items()}
-        self.nothing = {name: float(v.max(initial=-np.inf)) for name, v in finite.items()}
-        self.lowest = {name: float(v.min(initial=np.inf)) for name, v in finite.items()}
-        for name in self.names:
-            if not len(finite[name]):
+        self.nothing: Thresholds = {}
+        self.lowest: Thresholds = {}
+        for name, scores in self.scores.items():
+            finite = scores[np.isfinite(scores)]
+            if not len(finite):
                 raise CompressionError(f"the posterior of {name!r} has no finite score.")
+            self.nothing[name], self.lowest[name] = float(finite.max()), float(finite.min())
 
     def at(self, thresholds: Thresholds) -> dict[str, SlotGroups]:
         return {
@@ -142,18 +136,3 @@ class _Groups:
     def view(self, thresholds: Thresholds) -> GroupView:
         groups = self.at(thresholds)
         return GroupView(groups, *count_weights(self.model, groups, self.x))
-
-    def between(self, share: float) -> Thresholds:
-        """From nothing pruned (0) through the method's thresholds (1) to all but the best (2)."""
-        return {name: self._between(name, share) for name in self.names}
-
-    def _between(self, name: str, share: float) -> float:
-        own = method_threshold(self.parts[name], self.scores[name])
-        middle = float(np.clip(own, self.lowest[name], self.nothing[name]))
-        if share <= 1:
-            return self.nothing[name] + share * (middle - self.nothing[name])
-        return middle + (share - 1) * (self.lowest[name] - middle)
-
-    def lowered(self, start: Thresholds, name: str, share: float) -> Thresholds:
-        """From the start (0) to all but the best group of one slot (2)."""
-        return start | {name: start[name] + share / 2 * (self.lowest[name] - start[name])}

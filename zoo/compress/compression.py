@@ -2,8 +2,9 @@
 
 import copy
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +15,32 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from zoo.compress import costs
-from zoo.compress.bits import RULES, Rule
+from zoo.compress.bits import RULES, RoundedNetwork, Rule, round_weights
 from zoo.compress.choice import PruningChoice, choose_by_threshold, choose_by_tolerance
 from zoo.compress.folding import fold_affines
 from zoo.compress.graph import LayerGraph
 from zoo.compress.loader import Network, load
 from zoo.compress.onnx_export import ONNX_FILE, write_onnx
-from zoo.compress.rates import layer_rows, rates
-from zoo.compress.rounding import RoundedNetwork, round_weights
 from zoo.compress.shrink import shrink
-from zoo.compress.summary import summary_text
 from zoo.compress.tracing import trace
 from zoo.compress.writing import write_network
 from zoo.data import Dataset
 from zoo.errors import CompressionError
 from zoo.fit.result import Fitted
 from zoo.infer.normalisation import statistics_of_draws
-from zoo.infer.pruning.groups import TOLERATED_LOSS, GroupView, SlotGroups, masked
-from zoo.infer.pruning.moments import SlotMoments, slot_moments
+from zoo.infer.pruning.groups import TOLERATED_LOSS, SlotGroups, masked
+from zoo.infer.pruning.moments import slot_moments
 from zoo.infer.svi.schedule import child_seed
+from zoo.report.compression import compression_text
 
-#: Rows on which the cost of pruning and rounding is measured, and rows of one call.
+#: Rows on which the cost of pruning and rounding is measured, and rows per call.
 VALIDATION_ROWS = 2000
 CHUNK_ROWS = 512
 #: Rows on which the smaller network is compared with the masked one.
 COMPARED_ROWS = 256
 #: Draws of an observation from which scores of numbers and counts are computed.
 OBSERVATION_DRAWS = 100
-#: Share of a tolerance that pruning may use; rounding gets the rest.
+#: Share of a tolerance that pruning may use; the rest is left for rounding.
 PRUNING_SHARE = 0.9
 #: Streams of random numbers.
 MOMENT_STREAM = 2_000_000_137
@@ -57,7 +56,7 @@ class Compression:
     Attributes
     ----------
     network
-        The smaller network, a torch module with posterior means, rounded and packed.
+        The smaller network of posterior means, rounded: a torch module.
     choice
         Which groups were pruned, and by which rule.
     rounded
@@ -75,25 +74,17 @@ class Compression:
     metadata: dict[str, Any]
 
     def save(self, directory: str | Path, *, onnx: bool = False) -> Path:
-        """Write ``network.json`` and ``network.safetensors``, for `zoo.compress.load`.
-
-        Parameters
-        ----------
-        directory
-            Where to write.
-        onnx
-            Also write ``network.onnx``; needs the package ``onnx``.
-        """
+        """Write the files that `zoo.compress.load` reads and, if `onnx`, ``network.onnx``."""
         path = Path(directory)
-        (path / ONNX_FILE).unlink(missing_ok=True)  # one from before would be another network
+        (path / ONNX_FILE).unlink(missing_ok=True)  # an old file would hold another network
         write_network(self.rounded.graph, self.rounded.bits, path, **self.metadata)
         if onnx:
             write_onnx(self.rounded.graph, path)
         return path
 
     def table(self) -> str:
-        """Return what was measured, as text."""
-        return summary_text(self.summary)
+        """Return the measurements as text."""
+        return compression_text(self.summary)
 
 
 def compress_fit(
@@ -110,23 +101,20 @@ def compress_fit(
 
     Parameters
     ----------
-    fitted
-        The fit.
-    dataset
-        Its data, if it was loaded.
+    fitted, dataset
+        The fit, and its data if it was loaded without them.
     threshold
-        Prune groups whose score is above this: one number, or numbers by slot pattern.
+        Prune groups with a score above this: one number, or numbers by slot pattern.
     tolerance
-        Prune as much as costs at most so many nats per row, on rows that are not test rows. By
-        default the method's own rule decides.
+        Prune as much as possible at a cost of at most so many nats per row, on rows that are not
+        test rows. By default the method's own rule decides.
     bits
-        How bits follow from posterior variances: ``variance`` (the published rule), ``sd`` or
-        ``off``.
+        The rule for the bits of a layer: ``variance`` (the published rule), ``sd`` or ``off``.
     validation
-        Rows that took no part in training, in its training part. Without them training rows tell
-        what pruning costs.
+        Data whose training part was not used for training. Without it the cost of pruning is
+        measured on training rows.
     posterior_scores
-        Scores of the posterior predictive on the test rows, if they are known.
+        Scores of the posterior predictive on the test rows, if known.
     """
     dataset = dataset or fitted.dataset
     if dataset is None:
@@ -138,21 +126,24 @@ def compress_fit(
     work = _Work(fitted, dataset, validation)
     choice = work.choose(threshold, tolerance)
     full, smaller = work.graph({}), shrink(work.graph(choice.view.groups))
-    rounded = round_weights(smaller, bits, is_good=work.judge(smaller, tolerance))
+    if tolerance is None:
+        limit = work.graph_nll(smaller) + TOLERATED_LOSS
+    else:
+        limit = work.masked_nll({}) + tolerance
+    rounded = round_weights(smaller, bits, is_good=lambda graph: work.graph_nll(graph) <= limit)
     return work.measured(choice, full, smaller, rounded, posterior_scores)
 
 
 class _Work:
-    """The fit in double precision on the CPU, and the rows that judge it."""
+    """The fit in double precision on the CPU, and the rows on which costs are measured."""
 
     def __init__(self, fitted: Fitted, dataset: Dataset, validation: Dataset | None) -> None:
         self.fitted, self.dataset = fitted, dataset
         assembly = fitted.assembly
         seed = child_seed(fitted.config.seed, MOMENT_STREAM)
         moments = slot_moments(assembly.model, assembly.guide, seed=seed)
-        self.moments = SlotMoments(
-            *({n: v.cpu() for n, v in p.items()} for p in (moments.means, moments.variances))
-        )
+        self.means = {name: value.cpu() for name, value in moments.means.items()}
+        self.variances = {name: value.cpu() for name, value in moments.variances.items()}
         self.model = copy.deepcopy(assembly.model).cpu().double().eval()
         self.model.autocast = False
         self.is_held_out = validation is not None
@@ -161,61 +152,49 @@ class _Work:
         rows = rng.permutation(len(source.X_train))[:VALIDATION_ROWS]
         self.x, self.y = source.X_train[rows], source.y_train[rows]
 
-    # -------------------------------------------------------------- the network of means
-
     def values(self, groups: Mapping[str, SlotGroups]) -> dict[str, Tensor]:
-        """Return what the slots hold with some groups pruned, and statistics that fit them."""
-        means = masked(self.moments.means, groups)
-        rows = self._rows(self.dataset.X_train)
+        """Return the slots with some groups pruned, and statistics computed with these values."""
+        means = masked(self.means, groups)
+        rows = _rows(self.dataset.X_train)
         buffers = statistics_of_draws(self.model, {n: v[None] for n, v in means.items()}, rows)
         return means | {name: value[0] for name, value in buffers.items()}
 
     def graph(self, groups: Mapping[str, SlotGroups]) -> LayerGraph:
         """Return the network of means as a graph, with variances where they are known."""
-        values = self.values(groups)
-        shape = self.fitted.schema.input_shape
-        graph = trace(self.model.evaluate, values, shape)
+        graph = trace(self.model.evaluate, self.values(groups), self.fitted.schema.input_shape)
         for node in graph.weighted():
-            variance = self.moments.variances.get(node.slot or "")
+            variance = self.variances.get(node.slot or "")
             if variance is not None and variance.shape == node.weight.shape:
                 node.variance = variance
         return graph
 
-    # -------------------------------------------------------------- scores
-
-    def _rows(self, x: Array) -> Tensor:
-        return torch.as_tensor(x, dtype=torch.float64)
-
-    def _scores(self, f: Tensor, y: Array) -> dict[str, float]:
+    @torch.no_grad()
+    def scores(
+        self, forward: Callable[[Tensor], Tensor], x: Array, y: Array, dtype: torch.dtype
+    ) -> dict[str, float]:
+        """Return the scores of a function of rows; none if there are no rows."""
+        if not len(x):
+            return {}
+        f = torch.cat([forward(rows) for rows in _rows(x).to(dtype).split(CHUNK_ROWS)]).double()
         is_class = self.fitted.schema.task == "classification"
         draws, device = 1 if is_class else OBSERVATION_DRAWS, self.fitted.config.device
-        noise = self.moments.means.get("noise")
+        noise = self.means.get("noise")
         values = {} if noise is None else {"noise": noise.expand(draws).to(device)}
         return self.fitted.output_scores(f.expand(draws, *f.shape).to(device), y, values)
 
-    @torch.no_grad()
-    def network_scores(self, network: Network, x: Array, y: Array) -> dict[str, float]:
-        """Return the scores of a network; none if there are no rows."""
-        if not len(x):
-            return {}
-        dtype = next(network.parameters()).dtype
-        chunks = self._rows(x).to(dtype).split(CHUNK_ROWS)
-        return self._scores(torch.cat([network(rows) for rows in chunks]).double(), y)
-
-    @torch.no_grad()
     def masked_nll(self, groups: Mapping[str, SlotGroups]) -> float:
-        """Return the cost of pruning some groups, on the rows that judge."""
-        values = self.values(groups)
-        chunks = self._rows(self.x).split(CHUNK_ROWS)
-        f = torch.cat([self.model.evaluate(values, rows) for rows in chunks])
-        return self._scores(f, self.y)["nll"]
+        """Return the negative log-likelihood per row with some groups pruned."""
+        forward = partial(self.model.evaluate, self.values(groups))
+        return self.scores(forward, self.x, self.y, torch.float64)["nll"]
 
-    # -------------------------------------------------------------- steps
+    def graph_nll(self, graph: LayerGraph) -> float:
+        """Return the negative log-likelihood per row of a network."""
+        return self.scores(graph.network(), self.x, self.y, torch.float64)["nll"]
 
     def choose(
         self, threshold: float | Mapping[str, float] | None, tolerance: float | None
     ) -> PruningChoice:
-        """Decide which groups go."""
+        """Choose the groups to prune."""
         model, guide = self.fitted.assembly.model, self.fitted.assembly.guide
         few = torch.as_tensor(
             self.x[:2], dtype=next(model.parameters()).dtype, device=self.fitted.config.device
@@ -227,19 +206,6 @@ class _Work:
             return choose_by_tolerance(model, guide, few, share, self.masked_nll)
         return PruningChoice("default", self.fitted.groups(self.dataset))
 
-    def judge(self, smaller: LayerGraph, tolerance: float | None) -> Any:
-        """Return what tells whether a rounded network is good enough."""
-        if tolerance is None:
-            nll = self.network_scores(smaller.network(), self.x, self.y)["nll"]
-            limit = nll + TOLERATED_LOSS
-        else:
-            limit = self.masked_nll({}) + tolerance
-
-        def is_good(graph: LayerGraph) -> bool:
-            return self.network_scores(graph.network(), self.x, self.y)["nll"] <= limit
-
-        return is_good
-
     def measured(
         self,
         choice: PruningChoice,
@@ -248,13 +214,13 @@ class _Work:
         rounded: RoundedNetwork,
         posterior_scores: Mapping[str, float] | None,
     ) -> Compression:
-        """Write the network, load it again, and measure what was loaded."""
+        """Write the network, load it, and measure the loaded network."""
         metadata = self.metadata()
         with tempfile.TemporaryDirectory() as directory:
             packed = write_network(rounded.graph, rounded.bits, Path(directory), **metadata)
             network = load(directory)
             num_bytes = sum(file.stat().st_size for file in Path(directory).iterdir())
-        test = (self.dataset.X_test, self.dataset.y_test)
+        test = self.dataset.X_test, self.dataset.y_test
         unpruned = copy.deepcopy(full)
         fold_affines(unpruned)  # so that folding is not counted as a gain of pruning
         before, after = unpruned.network(torch.float32), smaller.network(torch.float32)
@@ -266,24 +232,24 @@ class _Work:
             "choice": choice.to_dict(),
             "validation": {"rows": len(self.x), "held_out": self.is_held_out},
             "bits": rounded.to_dict(),
-            "layers": layer_rows(full, rounded, packed),
-            "rates": rates(self.model.net, smaller, rounded, packed),
+            "layers": costs.layer_rows(full, rounded, packed),
+            "rates": costs.rates(self.model.net, smaller, rounded, packed),
             "original": {
-                **_sizes(full),
+                **costs.sizes(full),
                 "parameters": sum(p.numel() for p in self.model.net.parameters()),
                 "bytes": _plain_bytes(self.model.net),
                 "latency_ms": latency["before"],
-                "test": self.network_scores(before, *test),
+                "test": self.scores(before, *test, torch.float32),
             },
-            "smaller": {**_sizes(smaller), "test": self.network_scores(after, *test)},
+            "smaller": costs.sizes(smaller) | {"test": self.scores(after, *test, torch.float32)},
             "packed": {
-                **_sizes(rounded.graph),
+                **costs.sizes(rounded.graph),
                 "bytes": num_bytes,
                 "latency_ms": latency["after"],
-                "test": self.network_scores(network, *test),
+                "test": self.scores(network, *test, torch.float32),
             },
             "posterior": {"test": dict(posterior_scores or {})},
-            "difference": self._difference(choice.view, after),
+            "difference": self._difference(choice, after),
             "threads": torch.get_num_threads(),
         }
         if "complexity" in metadata:
@@ -291,10 +257,10 @@ class _Work:
         return Compression(network, choice, rounded, summary, metadata)
 
     @torch.no_grad()
-    def _difference(self, view: GroupView, network: Network) -> float:
+    def _difference(self, choice: PruningChoice, network: Network) -> float:
         """Return the largest difference between the masked network and the smaller one."""
-        rows = self._rows(self.x[:COMPARED_ROWS])
-        masked_outputs = self.model.evaluate(self.values(view.groups), rows)
+        rows = _rows(self.x[:COMPARED_ROWS])
+        masked_outputs = self.model.evaluate(self.values(choice.view.groups), rows)
         return float((masked_outputs - network(rows.float()).double()).abs().max())
 
     def metadata(self) -> dict[str, Any]:
@@ -312,14 +278,8 @@ class _Work:
         }
 
 
-def _sizes(graph: LayerGraph) -> dict[str, int]:
-    weights, present = costs.count_weights(graph)
-    return {
-        "parameters": costs.count_parameters(graph),
-        "weights": weights,
-        "nonzero_weights": present,
-        "flops": costs.count_flops(graph),
-    }
+def _rows(x: Array) -> Tensor:
+    return torch.as_tensor(x, dtype=torch.float64)
 
 
 def _plain_bytes(net: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""Fold factors and shifts into the layers beside them: batch normalisation, posterior scales."""
+"""Fold batch normalisation and other factors and shifts of units into adjacent layers."""
 
 from torch import Tensor
 
@@ -6,9 +6,9 @@ from zoo.compress.graph import LayerGraph, LayerNode
 
 
 def fold_affines(graph: LayerGraph) -> None:
-    """Fold every factor and shift per unit into the layer before or after it, where that is exact.
+    """Fold every factor and shift of units into the layer before or after it, if that is exact.
 
-    A factor that stands before pooling or flattening is moved behind it first, if it commutes.
+    A factor before pooling or flattening is first moved behind it, if the two commute.
     """
     while any(
         _fold_back(graph, node) or _fold_forward(graph, node) or _move_behind(graph, node)
@@ -19,7 +19,7 @@ def fold_affines(graph: LayerGraph) -> None:
 
 
 def add_constant_inputs(node: LayerNode, inputs: Tensor) -> None:
-    """Add to the bias what constant inputs contribute, zero where they are not constant."""
+    """Add the contribution of constant inputs to the bias; other inputs are given as zero."""
     sums = node.weight.flatten(2).sum(2) if node.weight.dim() > 2 else node.weight
     node.tensors["bias"] = node.bias() + sums @ inputs
 

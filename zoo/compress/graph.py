@@ -1,9 +1,10 @@
-"""A network as a list of operations on units: what compression works on.
+"""The representation of a network during compression: a list of operations on units.
 
-A value has a batch in front, and then *units*: the features of a vector, the channels of a map. The
-weights are kept in float64, so that folding one operation into another costs no accuracy. It is not
-a ``torch.fx.GraphModule``: that keeps shapes, slots and variances in untyped dictionaries and
-compiles source code whenever it is copied, three to eight times as slow.
+The first dimension of a value is the batch, the second consists of *units*: the features of a
+vector or the channels of a map. Weights are in float64, so that folding operations into each other
+loses no accuracy. A ``torch.fx.GraphModule`` would keep shapes, slots and variances in untyped
+dictionaries and compile source code whenever it is copied, which takes three to eight times as
+long.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,22 +25,16 @@ class LayerNode:
 
     Attributes
     ----------
-    name
-        Its name in the description.
     op
         A key of `zoo.compress.loader.OPERATIONS`, or ``input`` for the rows.
-    inputs
-        The nodes it reads.
     shape
-        Shape of its value for one row, units first.
-    arguments
-        The arguments of the operation, as plain types.
-    tensors
-        Its weights.
+        Shape of the value for one row, units first.
+    arguments, tensors
+        Arguments of the operation, as plain types, and its weights.
     slot
-        The slot of the model whose value the weight is, if it is one.
+        The slot of the model that holds the weight, if there is one.
     variance
-        Posterior variance of the weight, where it is known.
+        Posterior variance of the weight, if known.
     """
 
     name: str
@@ -68,12 +63,12 @@ class LayerNode:
 
     @property
     def is_padded(self) -> bool:
-        """Whether a window reaches over the border, where there are zeros."""
+        """Whether a window is padded with zeros."""
         return any(self.arguments.get("padding", ()))
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether it is a convolution of every channel with a kernel of its own."""
+        """Whether it is a convolution with one kernel per channel."""
         groups = self.arguments.get("groups", 1)
         return self.op == "conv" and groups > 1 and self.weight.shape[:2] == (groups, 1)
 
@@ -86,7 +81,7 @@ class LayerNode:
 
     @property
     def split_factor(self) -> int | None:
-        """Into how many units a reshape splits each one; None if it does not."""
+        """The number of units into which a reshape splits each unit, None if it does not."""
         before, after = self.source.shape[0], self.shape[0]
         return after // before if after % before == 0 else None
 
@@ -97,13 +92,7 @@ class LayerNode:
 
 
 class LayerGraph:
-    """Operations in the order in which they are computed.
-
-    Parameters
-    ----------
-    input_shape
-        Shape of one row.
-    """
+    """Operations on rows of one shape, in the order in which they are computed."""
 
     def __init__(self, input_shape: Sequence[int]) -> None:
         self.input = self.output = LayerNode(INPUT, INPUT, [], tuple(input_shape))
@@ -116,7 +105,7 @@ class LayerGraph:
         return next(node for node in self if node.name == name)
 
     def add(self, node: LayerNode, *, behind: LayerNode | None = None) -> LayerNode:
-        """Append a node, or put it right behind another one; a name that is taken gets a number."""
+        """Append a node, or insert it behind another one; a name in use gets a number."""
         taken = {INPUT, *(known.name for known in self)}
         names = (node.name if k == 0 else f"{node.name}_{k}" for k in range(len(taken) + 1))
         node.name = next(name for name in names if name not in taken)
@@ -133,25 +122,25 @@ class LayerGraph:
         return [node for node in self if node.has_weight]
 
     def replace(self, old: LayerNode, new: LayerNode) -> None:
-        """Let everything that read one value read another."""
+        """Replace a value wherever it is used."""
         for node in self:
             if node is not new:
                 node.inputs = [new if source is old else source for source in node.inputs]
         self.output = new if self.output is old else self.output
 
     def remove(self, node: LayerNode) -> None:
-        """Leave out a node; what read it reads what it read."""
+        """Remove a node; its input takes its place."""
         self.replace(node, node.source)
         self.nodes.remove(node)
 
     def remove_unused(self) -> None:
-        """Leave out nodes whose value is not part of the output."""
+        """Remove nodes whose value the output does not depend on."""
         for node in reversed(self.nodes[:]):
             if node is not self.output and not self.consumers(node):
                 self.nodes.remove(node)
 
     def description(self, **metadata: Any) -> dict[str, Any]:
-        """Return the description that the loader reads, without how tensors are packed."""
+        """Return the description that the loader reads, without the packing of tensors."""
         nodes = [
             {"name": node.name, "op": node.op, "inputs": [n.name for n in node.inputs]}
             | node.arguments
@@ -180,7 +169,7 @@ class LayerGraph:
 
     @torch.no_grad()
     def update_shapes(self) -> None:
-        """Compute the shapes of all values anew."""
+        """Compute the shapes of all values again."""
         rows = torch.zeros(1, *self.input.shape, dtype=torch.float64)
         for node, (_, value) in zip(self, self.network().values(rows), strict=True):
             node.shape = tuple(value.shape[1:])

@@ -1,8 +1,8 @@
 """Load a compressed network. This file needs torch and safetensors alone, and can be copied.
 
-A network is two files: ``network.json`` says which operations follow each other, and
+A network consists of two files: ``network.json`` lists its operations, and
 ``network.safetensors`` holds their weights, packed into as many bits as they need. Nothing in them
-is run as code: every operation is one of `OPERATIONS`, and what does not fit is refused.
+is run as code: every operation is one of `OPERATIONS`, and anything invalid is refused.
 
 >>> network = load("runs/1/compressed")  # doctest: +SKIP
 >>> network(torch.zeros(1, 64))  # doctest: +SKIP
@@ -15,6 +15,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ DESCRIPTION = "network.json"
 WEIGHTS = "network.safetensors"
 FORMAT = "zoo-network"
 VERSION = 1
-#: Name of the rows that go in, and names that nodes may have.
+#: Name of the input rows, and pattern of the names of nodes.
 INPUT = "input"
 NAME = re.compile(r"[A-Za-z0-9_]{1,120}")
-#: Largest description in bytes, number of nodes, and numbers of one tensor or of one row at a node.
+#: Limits: bytes of the description, nodes, and elements of a tensor or of one row at a node.
 MAX_BYTES = 2**24
 MAX_NODES = 10_000
 MAX_NUMBERS = 2**28
@@ -39,7 +40,7 @@ Values = Mapping[str, Any]
 
 
 class NetworkFileError(ValueError):
-    """A description or its weights that are missing, damaged, or not a network."""
+    """The files of a network are missing, damaged or invalid."""
 
 
 def load(path: str | Path) -> "Network":
@@ -53,7 +54,7 @@ def load(path: str | Path) -> "Network":
     Raises
     ------
     NetworkFileError
-        If the files are missing, damaged, or describe no network.
+        If the files are missing, damaged or invalid.
     """
     path = Path(path)
     file = path / DESCRIPTION if path.is_dir() else path
@@ -82,10 +83,10 @@ class Network(nn.Module):
     def __init__(self, description: Values, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.input_shape = _integers("the shape of the input", description.get("input"))
-        self.metadata = dict(_mapping(description, "metadata", {}))
-        nodes = description.get("nodes")
-        if not isinstance(nodes, list) or not 0 < len(nodes) <= MAX_NODES:
-            raise NetworkFileError(f"a network has 1 to {MAX_NODES} nodes. Got {_short(nodes)}.")
+        self.metadata = _mapping(description, "metadata", {})
+        nodes: Any = description.get("nodes")
+        fits = isinstance(nodes, list) and 0 < len(nodes) <= MAX_NODES
+        _require(fits, f"a network has 1 to {MAX_NODES} nodes.", nodes)
         self.operations = nn.ModuleList()
         self.sources: dict[str, list[str]] = {}
         unused = dict(tensors)
@@ -93,43 +94,38 @@ class Network(nn.Module):
             self._add(node, unused)
         if unused:
             raise NetworkFileError(f"no node uses the tensor {_short(min(unused))}.")
-        output = description.get("output")
-        if not isinstance(output, str) or output not in self.sources:
-            raise NetworkFileError(f"the output {_short(output)} is not a node.")
-        self.output = output
+        output: Any = description.get("output")
+        is_node = isinstance(output, str) and output in self.sources
+        _require(is_node, f"the output {_short(output)} is not a node.")
+        self.output: str = output
         self._last_use = {name: end for end, used in self.sources.items() for name in used}
 
     def _add(self, node: Any, tensors: dict[str, Tensor]) -> None:
-        if not isinstance(node, dict):
-            raise NetworkFileError(f"a node is a mapping. Got {_short(node)}.")
+        _require(isinstance(node, dict), "a node is a mapping.", node)
         name, op, sources = node.get("name"), node.get("op"), node.get("inputs")
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise NetworkFileError(
-                f"a node's name is made of letters and digits. Got {_short(name)}."
-            )
-        if name == INPUT or name in self.sources:
-            raise NetworkFileError(f"there are two nodes {name!r}.")
-        if not isinstance(op, str) or op not in OPERATIONS:
-            raise NetworkFileError(
-                f"unknown operation {_short(op)} of node {name!r}. Known: {', '.join(OPERATIONS)}."
-            )
-        if not isinstance(sources, list) or not sources:
-            raise NetworkFileError(f"node {name!r} needs a list of inputs. Got {_short(sources)}.")
+        is_name = isinstance(name, str) and bool(NAME.fullmatch(name))
+        _require(is_name, "a node's name is made of letters and digits.", name)
+        is_new = name != INPUT and name not in self.sources
+        _require(is_new, f"there are two nodes {name!r}.")
+        _require(
+            isinstance(op, str) and op in OPERATIONS,
+            f"unknown operation {_short(op)} of node {name!r}. Known: {', '.join(OPERATIONS)}.",
+        )
+        is_list = isinstance(sources, list) and len(sources) > 0
+        _require(is_list, f"node {name!r} needs a list of inputs.", sources)
         for source in sources:
-            if source != INPUT and (not isinstance(source, str) or source not in self.sources):
-                raise NetworkFileError(
-                    f"node {name!r} reads {_short(source)}, which is not before it."
-                )
+            is_known = source == INPUT or (isinstance(source, str) and source in self.sources)
+            _require(is_known, f"node {name!r} reads {_short(source)}, which is not before it.")
         operation = OPERATIONS[op]
-        if operation.num_inputs is not None and len(sources) != operation.num_inputs:
-            raise NetworkFileError(
-                f"{op} takes {operation.num_inputs} inputs; node {name!r} has {len(sources)}."
-            )
+        _require(
+            operation.num_inputs in (None, len(sources)),
+            f"{op} takes {operation.num_inputs} inputs; node {name!r} has {len(sources)}.",
+        )
         self.operations.append(operation.build(name, node, tensors))
         self.sources[name] = sources
 
     def values(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Compute node after node; values that nothing reads any more are let go."""
+        """Compute node after node; values that are no longer needed are freed."""
         values = {INPUT: x}
         for (name, sources), operation in zip(self.sources.items(), self.operations, strict=True):
             values[name] = operation(*[values[source] for source in sources])
@@ -147,15 +143,14 @@ class Network(nn.Module):
         return result
 
     def check(self) -> None:
-        """Refuse a network whose shapes do not fit together, without computing anything."""
+        """Refuse a network whose shapes do not fit together, without computing any value."""
         rows = torch.zeros(2, *self.input_shape, device="meta")
         try:
             for name, value in copy.deepcopy(self).to("meta").values(rows):
-                if value.dim() < 2 or len(value) != len(rows):
-                    raise NetworkFileError(f"node {name!r} does not keep the rows apart.")
-                if value.numel() > 2 * MAX_NUMBERS:
-                    count = value.numel() // 2
-                    raise NetworkFileError(f"node {name!r} makes {count} numbers per row.")
+                keeps_rows = value.dim() > 1 and len(value) == len(rows)
+                _require(keeps_rows, f"node {name!r} does not keep the rows apart.")
+                count = value.numel() // 2
+                _require(count <= MAX_NUMBERS, f"node {name!r} makes {count} numbers per row.")
         except NetworkFileError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
@@ -190,7 +185,7 @@ class Layer(nn.Module):
 
 
 class Select(nn.Module):
-    """Pick some of the units, which are the first dimension after that of the rows."""
+    """Select some of the units, the first dimension after the rows."""
 
     index: Tensor
 
@@ -200,13 +195,13 @@ class Select(nn.Module):
         self.register_buffer("index", keep.nonzero().flatten())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pick them."""
+        """Return the selected units."""
         if x.shape[1] != self.num_units:
-            raise ValueError(f"units are picked from {self.num_units}, but there are {x.shape[1]}")
+            raise ValueError(f"{self.num_units} units are expected, but there are {x.shape[1]}")
         return x.index_select(1, self.index)
 
     def extra_repr(self) -> str:
-        """Show how many are picked."""
+        """Show how many are selected."""
         return f"{len(self.index)} of {self.num_units} units"
 
 
@@ -217,28 +212,24 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _conv(x: Tensor, weight: Tensor, bias: Tensor | None, **arguments: Any) -> Tensor:
-    function = _of_rank(weight.dim() - 2, arguments, F.conv1d, F.conv2d, F.conv3d)
-    return function(x, weight, bias, **arguments)
+    return _of_rank("conv", weight.dim() - 2, arguments)(x, weight, bias, **arguments)
 
 
 def _max_pool(x: Tensor, kernel: Sequence[int], **arguments: Any) -> Tensor:
-    function = _of_rank(len(kernel), arguments, F.max_pool1d, F.max_pool2d, F.max_pool3d)
-    return function(x, kernel, **arguments)
+    return _of_rank("max_pool", len(kernel), arguments)(x, kernel, **arguments)
 
 
 def _avg_pool(x: Tensor, kernel: Sequence[int], **arguments: Any) -> Tensor:
-    function = _of_rank(len(kernel), arguments, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
-    return function(x, kernel, **arguments)
+    return _of_rank("avg_pool", len(kernel), arguments)(x, kernel, **arguments)
 
 
-def _of_rank(
-    rank: int, arguments: Values, *functions: Callable[..., Tensor]
-) -> Callable[..., Tensor]:
-    """Return the function for windows of so many dimensions."""
+def _of_rank(name: str, rank: int, arguments: Values) -> Callable[..., Tensor]:
+    """Return the function of torch for windows of so many dimensions."""
     lists = (value for value in arguments.values() if isinstance(value, list))
     if not 1 <= rank <= 3 or any(len(value) != rank for value in lists):
         raise ValueError("a window has one to three dimensions, the same for all of its arguments")
-    return functions[rank - 1]
+    function: Callable[..., Tensor] = getattr(F, f"{name}{rank}d")
+    return function
 
 
 def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -268,15 +259,11 @@ def _concat(*inputs: Tensor) -> Tensor:
 
 def _integers(what: str, value: Any, least: int = 1) -> list[int]:
     fits = isinstance(value, list) and 0 < len(value) <= 8
-    if not fits or not all(type(n) is int and least <= n < 2**24 for n in value):
-        raise NetworkFileError(f"{what} must be a list of whole numbers. Got {_short(value)}.")
-    if math.prod(max(1, n) for n in value) > MAX_NUMBERS:
-        raise NetworkFileError(f"{what} is too large. Got {_short(value)}.")
+    fits = fits and all(type(n) is int and least <= n < 2**24 for n in value)
+    _require(fits, f"{what} must be a list of whole numbers.", value)
+    size = math.prod(max(1, n) for n in value)
+    _require(size <= MAX_NUMBERS, f"{what} is too large.", value)
     return list(value)
-
-
-def _integers_from_zero(what: str, value: Any) -> list[int]:
-    return _integers(what, value, least=0)
 
 
 def _integer(what: str, value: Any) -> int:
@@ -284,25 +271,23 @@ def _integer(what: str, value: Any) -> int:
 
 
 def _number(what: str, value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise NetworkFileError(f"{what} must be a number. Got {_short(value)}.")
+    fits = type(value) in (int, float) and math.isfinite(value)
+    _require(fits, f"{what} must be a number.", value)
     return float(value)
 
 
 def _flag(what: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise NetworkFileError(f"{what} must be true or false. Got {_short(value)}.")
-    return value
+    _require(isinstance(value, bool), f"{what} must be true or false.", value)
+    return bool(value)
 
 
 def _approximation(what: str, value: Any) -> str:
-    if value not in ("none", "tanh"):
-        raise NetworkFileError(f"{what} must be 'none' or 'tanh'. Got {_short(value)}.")
+    _require(value in ("none", "tanh"), f"{what} must be 'none' or 'tanh'.", value)
     return str(value)
 
 
 Check = Callable[[str, Any], Any]
-_WINDOW: dict[str, Check] = {"stride": _integers, "padding": _integers_from_zero}
+_WINDOW: dict[str, Check] = {"stride": _integers, "padding": partial(_integers, least=0)}
 
 
 @dataclass(frozen=True)
@@ -312,15 +297,15 @@ class Operation:
     Attributes
     ----------
     function
-        What it computes from its inputs, arguments and tensors.
+        Computes its value from inputs, arguments and tensors.
     arguments
-        The names of its arguments, and what checks each.
+        The names of its arguments, and a check for each.
     tensors, optional
-        The names of tensors that it must have, and of those that it may have.
+        The names of required and of optional tensors.
     num_inputs
-        How many values it reads; None for any number.
+        The number of inputs; None for any number.
     is_elementwise
-        Whether it does the same to every number. Its name and arguments are then those of torch.
+        Whether it is elementwise. Its name and arguments are then those of torch.
     """
 
     function: Callable[..., Tensor]
@@ -331,21 +316,21 @@ class Operation:
     is_elementwise: bool = False
 
     def build(self, name: str, node: Values, tensors: dict[str, Tensor]) -> nn.Module:
-        """Return the module of a node, and take its tensors away."""
-        given = {key: node[key] for key in node if key not in ("name", "op", "inputs")}
-        if set(given) != set(self.arguments):
-            raise NetworkFileError(
-                f"the arguments of {node['op']} are {sorted(self.arguments)}; node {name!r} has "
-                f"{_short(sorted(given))}."
-            )
+        """Return the module of a node, and remove its tensors from `tensors`."""
+        given = set(node) - {"name", "op", "inputs"}
+        _require(
+            given == set(self.arguments),
+            f"the arguments of {node['op']} are {sorted(self.arguments)}; node {name!r} has "
+            f"{_short(sorted(given))}.",
+        )
         values = {
-            key: check(f"{key!r} of node {name!r}", given[key])
+            key: check(f"{key!r} of node {name!r}", node[key])
             for key, check in self.arguments.items()
         }
         for key in (*self.tensors, *self.optional):
             values[key] = tensors.pop(f"{name}.{key}", None)
-            if values[key] is None and key not in self.optional:
-                raise NetworkFileError(f"node {name!r} lacks its tensor {key!r}.")
+            is_given = values[key] is not None or key in self.optional
+            _require(is_given, f"node {name!r} lacks its tensor {key!r}.")
         try:
             return Select(**values) if node["op"] == "select" else Layer(self.function, **values)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -357,7 +342,7 @@ def _elementwise(function: Callable[..., Tensor], **arguments: Check) -> Operati
     return Operation(function, arguments, is_elementwise=True)
 
 
-#: Everything that a node can be. An elementwise operation needs no more than its line here.
+#: All operations. To add an elementwise one, a line in this table is enough.
 OPERATIONS: dict[str, Operation] = {
     "linear": Operation(_linear, tensors=("weight",), optional=("bias",)),
     "conv": Operation(
@@ -405,17 +390,19 @@ OPERATIONS: dict[str, Operation] = {
 
 def _read_description(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise NetworkFileError(f"{str(file)!r} is larger than {MAX_BYTES} bytes.")
+        fits = file.stat().st_size <= MAX_BYTES
+        _require(fits, f"{str(file)!r} is larger than {MAX_BYTES} bytes.")
         description = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise NetworkFileError(f"cannot read {str(file)!r}: {error}") from None
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise NetworkFileError(f"{str(file)!r} does not describe a compressed network.")
-    if description.get("version") != VERSION:
-        version = _short(description.get("version"))
-        raise NetworkFileError(f"{str(file)!r} has version {version}; this loader reads {VERSION}.")
-    return description
+    is_network = isinstance(description, dict) and description.get("format") == FORMAT
+    _require(is_network, f"{str(file)!r} does not describe a compressed network.")
+    version = description.get("version")
+    _require(
+        version == VERSION,
+        f"{str(file)!r} has version {_short(version)}; this loader reads {VERSION}.",
+    )
+    return dict(description)
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
@@ -435,94 +422,79 @@ def unpack(name: str, entry: Any, packed: Mapping[str, Tensor]) -> Tensor:
         The name of the tensor.
     entry
         How it is packed. ``coding`` is ``float32`` (numbers as they are), ``bitmap`` (one bit per
-        element), ``grid`` (whole numbers ``n`` of some ``bits`` that stand for ``step * (low +
-        n)``), ``codebook`` (numbers of entries of the tensor ``name.codebook``) or ``raw`` (the 32
-        bits of a float32). With ``sparse`` a bitmap of the elements that are not zero comes first,
-        and only those are coded. With ``deflate`` the bytes are compressed.
+        element), ``grid`` (integers ``n`` of some ``bits`` that represent ``step * (low + n)``),
+        ``codebook`` (indices into the tensor ``name.codebook``) or ``raw`` (the 32 bits of a
+        float32). With ``sparse`` a bitmap of the nonzero elements comes first, and only those
+        are coded. With ``deflate`` the bytes are compressed.
     packed
         The tensors of the file.
     """
-    if not isinstance(entry, dict):
-        raise NetworkFileError(f"the packing of tensor {_short(name)} must be a mapping.")
-    shape = _integers(f"the shape of tensor {_short(name)}", entry.get("shape"))
-    if name not in packed:
-        raise NetworkFileError(f"the weights lack the tensor {_short(name)}.")
-    coding, stored = entry.get("coding"), packed[name]
-    if coding == "float32":
-        if stored.dtype != torch.float32 or list(stored.shape) != shape:
-            raise NetworkFileError(f"tensor {_short(name)} is not of float32 and shape {shape}.")
+    what = f"tensor {_short(name)}"
+    _require(isinstance(entry, dict), f"the packing of {what} must be a mapping.")
+    shape = _integers(f"the shape of {what}", entry.get("shape"))
+    _require(name in packed, f"the weights lack the {what}.")
+    stored = packed[name]
+    if entry.get("coding") == "float32":
+        fits = stored.dtype == torch.float32 and list(stored.shape) == shape
+        _require(fits, f"{what} is not of float32 and shape {shape}.")
         return stored
-    if stored.dtype != torch.uint8 or stored.dim() != 1:
-        raise NetworkFileError(f"tensor {_short(name)} must be packed in bytes.")
-    return _decode(name, entry, _inflated(name, entry, stored), math.prod(shape), packed).reshape(
-        shape
-    )
-
-
-def _decode(
-    name: str, entry: Values, stored: Tensor, size: int, packed: Mapping[str, Tensor]
-) -> Tensor:
-    what = f"of tensor {_short(name)}"
+    is_packed = stored.dtype == torch.uint8 and stored.dim() == 1
+    _require(is_packed, f"{what} must be packed in bytes.")
+    size, stored = math.prod(shape), _inflated(what, entry, stored)
     if entry.get("coding") == "bitmap":
-        return _bits(name, stored, size).bool()
+        return _bits(what, stored, size).bool().reshape(shape)
     present = None
-    if _flag(f"'sparse' {what}", entry.get("sparse")):
-        present = _bits(name, stored[: _bytes(size)], size).bool()
+    if _flag(f"'sparse' of {what}", entry.get("sparse")):
+        present = _bits(what, stored[: _bytes(size)], size).bool()
         stored = stored[_bytes(size) :]
-    width = _integer(f"'bits' {what}", entry.get("bits"))
-    if width > 32:
-        raise NetworkFileError(f"'bits' {what} is at most 32. Got {width}.")
+    width = _integer(f"'bits' of {what}", entry.get("bits"))
+    _require(width <= 32, f"'bits' of {what} is at most 32.", width)
     count = size if present is None else int(present.sum())
-    bits = _bits(name, stored, count * width).reshape(count, width)
+    bits = _bits(what, stored, count * width).reshape(count, width)
     codes = torch.zeros(count, dtype=torch.int64)
     for place in range(width):
         codes += bits[:, place].to(torch.int64) << place
-    coded = _meaning(name, entry, codes, packed)
+    coded = _decoded(what, entry, codes, packed.get(f"{name}.codebook"))
     if present is None:
-        return coded
-    values = torch.zeros(size)
+        return coded.reshape(shape)
+    values = coded.new_zeros(size)
     values[present] = coded
-    return values
+    return values.reshape(shape)
 
 
-def _meaning(name: str, entry: Values, codes: Tensor, packed: Mapping[str, Tensor]) -> Tensor:
-    what = f"of tensor {_short(name)}"
-    if entry.get("coding") == "grid":
-        step = _number(f"'step' {what}", entry.get("step"))
-        low = int(_number(f"'low' {what}", entry.get("low")))
+def _decoded(what: str, entry: Values, codes: Tensor, book: Tensor | None) -> Tensor:
+    coding = entry.get("coding")
+    if coding == "grid":
+        step = _number(f"'step' of {what}", entry.get("step"))
+        low = int(_number(f"'low' of {what}", entry.get("low")))
         return ((codes + low).double() * step).float()
-    if entry.get("coding") == "raw":
+    if coding == "raw":
         return codes.to(torch.int32).view(torch.float32)
-    if entry.get("coding") != "codebook":
-        raise NetworkFileError(f"unknown coding {_short(entry.get('coding'))} {what}.")
-    book = packed.get(f"{name}.codebook")
+    _require(coding == "codebook", f"unknown coding {_short(coding)} of {what}.")
     if book is None or book.dtype != torch.float32 or book.dim() != 1:
-        raise NetworkFileError(f"the weights lack the code book {what}.")
-    if len(codes) and int(codes.max()) >= len(book):
-        raise NetworkFileError(f"a code {what} is not in its code book.")
+        raise NetworkFileError(f"the weights lack the code book of {what}.")
+    is_known = not len(codes) or int(codes.max()) < len(book)
+    _require(is_known, f"a code of {what} is not in its code book.")
     return book[codes]
 
 
-def _inflated(name: str, entry: Values, stored: Tensor) -> Tensor:
-    """Undo the compression; its size is bounded, whatever the bytes claim."""
-    if not _flag(f"'deflate' of tensor {_short(name)}", entry.get("deflate", False)):
+def _inflated(what: str, entry: Values, stored: Tensor) -> Tensor:
+    """Undo the compression, up to a bounded size."""
+    if not _flag(f"'deflate' of {what}", entry.get("deflate", False)):
         return stored
     engine = zlib.decompressobj()
     try:
         inflated = engine.decompress(stored.numpy().tobytes(), 5 * MAX_NUMBERS)
     except zlib.error as error:
-        raise NetworkFileError(f"tensor {_short(name)} is damaged: {error}.") from None
-    if not engine.eof:
-        raise NetworkFileError(f"tensor {_short(name)} is damaged or too large.")
+        raise NetworkFileError(f"{what} is damaged: {error}.") from None
+    _require(engine.eof, f"{what} is damaged or too large.")
     return torch.frombuffer(bytearray(inflated), dtype=torch.uint8) if inflated else stored[:0]
 
 
-def _bits(name: str, stored: Tensor, count: int) -> Tensor:
+def _bits(what: str, stored: Tensor, count: int) -> Tensor:
     """Return the first bits of some bytes, the lowest of each byte first."""
-    if len(stored) != _bytes(count):
-        raise NetworkFileError(
-            f"tensor {_short(name)} has {len(stored)} bytes where {_bytes(count)} are needed."
-        )
+    message = f"{what} has {len(stored)} bytes where {_bytes(count)} are needed."
+    _require(len(stored) == _bytes(count), message)
     places = torch.arange(8, dtype=torch.uint8)
     return ((stored[:, None] >> places) & 1).flatten()[:count]
 
@@ -533,9 +505,14 @@ def _bytes(bits: int) -> int:
 
 def _mapping(values: Values, key: str, default: Any = None) -> dict[str, Any]:
     value = values.get(key, default)
-    if not isinstance(value, dict):
-        raise NetworkFileError(f"{key!r} must be a mapping. Got {_short(value)}.")
-    return value
+    _require(isinstance(value, dict), f"{key!r} must be a mapping.", value)
+    return dict(value)
+
+
+def _require(fits: bool, message: str, *got: Any) -> None:
+    """Refuse a file unless a condition holds; the message ends with the value that was got."""
+    if not fits:
+        raise NetworkFileError(" ".join([message, *(f"Got {_short(value)}." for value in got)]))
 
 
 def _short(value: Any) -> str:

@@ -16,15 +16,11 @@ from zoo.errors import CompressionError
 from zoo.fit.store import atomic_path
 
 ONNX_FILE = "network.onnx"
-#: What an export needs beside torch.
+#: Packages needed besides torch.
 PACKAGES = ("onnx", "onnxscript")
-#: Version of the operations; the first one with Gelu. Its file format is read by onnxruntime 1.17.
+#: The first version of the operators with Gelu, and a file format that onnxruntime 1.17 reads.
 OPSET = 20
 IR_VERSION = 9
-#: Names of the output and of the dimension of the rows, and how many rows an export looks at.
-OUTPUT = "output"
-ROWS = "rows"
-EXPORTED_ROWS = 2
 
 
 def write_onnx(graph: LayerGraph, directory: Path) -> Path:
@@ -48,13 +44,13 @@ def onnx_model(graph: LayerGraph) -> Any:
     with _quiet():
         program = torch.onnx.export(
             graph.network(torch.float32),
-            (torch.zeros(EXPORTED_ROWS, *graph.input.shape),),
+            (torch.zeros(2, *graph.input.shape),),
             dynamo=True,
             verbose=False,
             opset_version=OPSET,
             input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes=({0: torch.export.Dim(ROWS)},),
+            output_names=["output"],
+            dynamic_shapes=({0: torch.export.Dim("rows")},),
         )
     assert program is not None  # only exports by TorchScript return nothing
     ClearMetadataAndDocStringPass()(program.model)  # stack traces, with the paths of source files
@@ -64,7 +60,7 @@ def onnx_model(graph: LayerGraph) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what torch says about itself: code of its own that is old, torchvision missing."""
+    """Silence warnings of torch about its own deprecated code and about missing torchvision."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

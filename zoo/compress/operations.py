@@ -1,14 +1,72 @@
-"""What every operation of torch becomes in a `LayerGraph`."""
+"""The nodes of a `LayerGraph` that represent the operations of torch."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from zoo.compress.graph import LayerNode, Shape
+from zoo.compress.graph import LayerGraph, LayerNode, Shape
 from zoo.compress.loader import OPERATIONS
-from zoo.compress.reading import GraphBuilder, unsupported
+from zoo.errors import CompressionError
+
+
+class GraphBuilder:
+    """Appends nodes to a graph; one whose weight is the value of a slot is named after it."""
+
+    def __init__(self, row_shape: Sequence[int], slots: Mapping[str, Tensor]) -> None:
+        self.graph = LayerGraph(row_shape)
+        self._slot_of = {id(value): name for name, value in slots.items()}
+        self._example = next(iter(slots.values()))
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[LayerNode],
+        shape: Shape,
+        arguments: Mapping[str, Any] | None = None,
+        **tensors: Tensor | None,
+    ) -> LayerNode:
+        """Append a node."""
+        slot = self._slot_of.get(id(tensors.get("weight")))
+        stem = slot.removesuffix(".weight").replace(".", "_") if slot else op
+        name = re.sub(r"\W", "_", stem, flags=re.ASCII)[:100]
+        held = {key: value for key, value in tensors.items() if value is not None}
+        node = LayerNode(name, op, list(inputs), shape, dict(arguments or {}), held, slot)
+        return self.graph.add(node)
+
+    def affine(
+        self, x: LayerNode, scale: Tensor | float, shift: Tensor | float, shape: Shape
+    ) -> LayerNode:
+        """Append a factor and a shift, with one entry per unit or per element."""
+        if shape != x.shape:
+            raise unsupported("a constant that expands a value to a larger shape")
+        parts = [_per_unit(self._example.new_zeros(()) + part, shape) for part in (scale, shift)]
+        factors, shifts = (part.clone() for part in torch.broadcast_tensors(*parts))
+        return self.add("affine", [x], shape, scale=factors, shift=shifts)
+
+
+def unsupported(what: str) -> CompressionError:
+    """Return the error for something that cannot be compressed."""
+    return CompressionError(
+        f"{what} cannot be compressed. Networks of linear layers, convolutions, batch and layer "
+        "normalisation, pooling, activations, flattening, sums, products and concatenations can be."
+    )
+
+
+def _per_unit(constant: Tensor, shape: Shape) -> Tensor:
+    """Expand a constant to the units, the first dimension; others may stay of size one."""
+    if constant.dim() == len(shape) + 1 and len(constant) == 1:
+        constant = constant[0]
+    if constant.dim() > len(shape):
+        raise unsupported("a constant that differs from row to row")
+    constant = constant.reshape((1,) * (len(shape) - constant.dim()) + constant.shape)
+    return constant.expand(shape[0], *constant.shape[1:])
+
+
+# ---------------------------------------------------------------------- handlers
 
 Arguments = dict[str, Any]
 Handler = Callable[[GraphBuilder, Arguments, Shape], LayerNode]
@@ -16,7 +74,7 @@ Handler = Callable[[GraphBuilder, Arguments, Shape], LayerNode]
 
 def _identity(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     if a.get("train"):
-        raise unsupported("dropout at test time")
+        raise unsupported("dropout that is active at test time")
     value: LayerNode = a["input"] if "input" in a else a["self"]
     return value
 
@@ -75,36 +133,21 @@ def _layer_norm(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     return build.add("layer_norm", [a["input"]], shape, arguments, weight=weight, bias=bias)
 
 
-def _elementwise(op: str) -> Handler:
-    def handle(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
-        if a.get("scale", 1) != 1 or a.get("input_scale", 1) != 1:
-            raise unsupported(f"{op} with scales")
-        arguments = {name: a[name] for name in OPERATIONS[op].arguments}
-        return build.add(op, [a["self"]], shape, arguments)
-
-    return handle
+def _copied(op: str, build: GraphBuilder, a: Arguments, shape: Shape, **fixed: float) -> LayerNode:
+    """Handle an operation that has the same arguments here and in torch."""
+    if a.get("scale", 1) != 1 or a.get("input_scale", 1) != 1:
+        raise unsupported(f"{op} with scales")
+    arguments = {name: (a | fixed)[name] for name in OPERATIONS[op].arguments}
+    return build.add(op, [a["self"]], shape, arguments)
 
 
-def _relu6(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
-    return build.add("hardtanh", [a["self"]], shape, {"min_val": 0, "max_val": 6})
-
-
-def _pool(op: str) -> Handler:
-    def handle(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
-        if a.get("divisor_override") is not None:
-            raise unsupported("average pooling with a divisor of its own")
-        a |= {"kernel": a["kernel_size"], "stride": a["stride"] or a["kernel_size"]}
-        given = {name: a[name] for name in OPERATIONS[op].arguments}
-        arguments = {k: v if isinstance(v, bool) else _window(v, shape) for k, v in given.items()}
-        return build.add(op, [a["self"]], shape, arguments)
-
-    return handle
-
-
-def _averaged(build: GraphBuilder, x: LayerNode, kernel: list[int], shape: Shape) -> LayerNode:
-    window = {"kernel_size": kernel, "stride": kernel, "padding": 0}
-    flags = {"ceil_mode": False, "count_include_pad": True}
-    return _pool("avg_pool")(build, {"self": x, **window, **flags}, shape)
+def _pool(op: str, build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
+    if a.get("divisor_override") is not None:
+        raise unsupported("average pooling with divisor_override")
+    a |= {"kernel": a["kernel_size"], "stride": a["stride"] or a["kernel_size"]}
+    given = {name: a[name] for name in OPERATIONS[op].arguments}
+    arguments = {k: v if isinstance(v, bool) else _window(v, shape) for k, v in given.items()}
+    return build.add(op, [a["self"]], shape, arguments)
 
 
 def _adaptive_avg_pool(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
@@ -112,7 +155,9 @@ def _adaptive_avg_pool(build: GraphBuilder, a: Arguments, shape: Shape) -> Layer
     if any(n % m for n, m in zip(before, after, strict=True)):
         raise unsupported(f"adaptive pooling from {before} to {after}, windows of unequal size,")
     kernel = [n // m for n, m in zip(before, after, strict=True)]
-    return _averaged(build, a["self"], kernel, shape)
+    window = {"stride": kernel, "padding": [0] * len(kernel), "kernel": kernel}
+    flags = {"ceil_mode": False, "count_include_pad": True}
+    return build.add("avg_pool", [a["self"]], shape, window | flags)
 
 
 def _mean(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
@@ -120,9 +165,8 @@ def _mean(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     dims = sorted(dim % (len(before) + 1) for dim in a["dim"] or ())
     if len(before) < 2 or dims != list(range(2, len(before) + 1)):
         raise unsupported("a mean other than over all positions of a map")
-    channels = before[0]
-    x = _averaged(build, a["self"], list(before[1:]), (channels, *(1 for _ in before[1:])))
-    return x if a["keepdim"] else _reshape(build, {"self": x}, (channels,))
+    x = _adaptive_avg_pool(build, a, (before[0], *(1 for _ in before[1:])))
+    return x if a["keepdim"] else _reshape(build, {"self": x}, before[:1])
 
 
 def _reshape(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
@@ -148,32 +192,29 @@ def _transpose(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
 
 def _slice(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     x: LayerNode = a["self"]
-    before = x.shape
-    if before == shape:
+    if x.shape == shape:
         return x
-    if a["dim"] % (len(before) + 1) != 1:
+    if a["dim"] != 1:
         raise unsupported("a slice of anything but units")
-    keep = torch.zeros(before[0], dtype=torch.bool)
+    keep = torch.zeros(x.shape[0], dtype=torch.bool)
     keep[a["start"] : a["end"] : a["step"]] = True
     return build.add("select", [x], shape, keep=keep)
 
 
-def _combine(op: str, sign: float) -> Handler:
+def _add(build: GraphBuilder, a: Arguments, shape: Shape, sign: float = 1.0) -> LayerNode:
     """Handle a sum or a difference of two values, or of a value and a constant."""
+    x, y, factor = a["self"], a["other"], sign * a.get("alpha", 1)
+    if isinstance(x, LayerNode) and isinstance(y, LayerNode):
+        if factor != 1:
+            y = build.affine(y, factor, 0.0, y.shape)
+        return build.add("add", [x, y], shape)
+    if isinstance(x, LayerNode):
+        return build.affine(x, 1.0, factor * y, shape)
+    return build.affine(y, factor, x, shape)
 
-    def handle(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
-        x, y, factor = a["self"], a["other"], sign * a.get("alpha", 1)
-        if op == "rsub":
-            x, y = y, x
-        if isinstance(x, LayerNode) and isinstance(y, LayerNode):
-            if factor != 1:
-                y = build.affine(y, factor, 0.0, y.shape)
-            return build.add("add", [x, y], shape)
-        if isinstance(x, LayerNode):
-            return build.affine(x, 1.0, factor * y, shape)
-        return build.affine(y, factor, x, shape)
 
-    return handle
+def _rsub(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
+    return _add(build, a | {"self": a["other"], "other": a["self"]}, shape, -1.0)
 
 
 def _mul(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
@@ -186,47 +227,37 @@ def _mul(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
 
 def _div(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     if isinstance(a["other"], LayerNode) or a.get("rounding_mode") is not None:
-        raise unsupported("a division by something that depends on the rows")
+        raise unsupported("a division by a value that depends on the rows")
     return build.affine(a["self"], 1.0 / a["other"], 0.0, shape)
-
-
-def _neg(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
-    return build.affine(a["self"], -1.0, 0.0, shape)
 
 
 def _cat(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
     parts = a["tensors"]
-    if a["dim"] % (len(shape) + 1) != 1 or not all(isinstance(part, LayerNode) for part in parts):
+    if a["dim"] != 1 or not all(isinstance(part, LayerNode) for part in parts):
         raise unsupported("a concatenation of anything but units that depend on the rows")
     return build.add("concat", parts, shape)
 
 
-def _softmax(op: str) -> Handler:
-    def handle(build: GraphBuilder, a: Arguments, shape: Shape) -> LayerNode:
-        return build.add(op, [a["self"]], shape, {"dim": a["dim"] % (len(shape) + 1)})
-
-    return handle
-
-
 def _window(value: Any, shape: Shape) -> list[int]:
-    """Spell out one number per dimension of a map."""
+    """Return one number per dimension of a map."""
     numbers = [value] if isinstance(value, int) else [int(n) for n in value]
     return numbers * (len(shape) - 1) if len(numbers) == 1 else numbers
 
 
 def find_handler(kind: str) -> Handler | None:
-    """Return what handles an operation of torch; one in place has the same name."""
+    """Return the handler of an operation of torch; one in place has the same name."""
     is_elementwise = kind in OPERATIONS and OPERATIONS[kind].is_elementwise
-    return _elementwise(kind) if is_elementwise else HANDLERS.get(kind)
+    return partial(_copied, kind) if is_elementwise else HANDLERS.get(kind)
 
 
-#: Handlers of operations that are not elementwise, by their names in torch.
+#: Handlers of operations that are not elementwise, by their names in torch. The argument ``dim`` is
+#: counted from the front.
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _identity),
     **dict.fromkeys(("detach", "alias", "clone", "contiguous", "to", "_to_copy"), _identity),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _conv),
-    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), _pool("max_pool")),
-    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), _pool("avg_pool")),
+    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), partial(_pool, "max_pool")),
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), partial(_pool, "avg_pool")),
     **dict.fromkeys(
         ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"), _adaptive_avg_pool
     ),
@@ -240,18 +271,18 @@ HANDLERS: dict[str, Handler] = {
     "addmm": _addmm,
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,
-    "relu6": _relu6,
+    "relu6": partial(_copied, "hardtanh", min_val=0, max_val=6),
     "mean": _mean,
     "permute": _permute,
     "transpose": _transpose,
     "slice": _slice,
-    "add": _combine("add", 1.0),
-    "sub": _combine("sub", -1.0),
-    "rsub": _combine("rsub", -1.0),
+    "add": _add,
+    "sub": partial(_add, sign=-1.0),
+    "rsub": _rsub,
     "mul": _mul,
     "div": _div,
-    "neg": _neg,
+    "neg": lambda build, a, shape: build.affine(a["self"], -1.0, 0.0, shape),
     "cat": _cat,
-    "softmax": _softmax("softmax"),
-    "log_softmax": _softmax("log_softmax"),
+    "softmax": partial(_copied, "softmax"),
+    "log_softmax": partial(_copied, "log_softmax"),
 }

@@ -1,11 +1,10 @@
-"""Physically smaller networks: units that are constant or unused are removed.
+"""Smaller networks: units that are constant or unused are removed.
 
-Whether a unit can go is read off the weights alone. Masks set weights to zero; a unit whose
-incoming weights are zero is constant and moves into the next biases (`zoo.compress.constants`); a
-unit whose outgoing weights are zero is unused. Operations that act on units one by one, and sums
-of several branches, must keep the same units on all sides: they share one mask. So removing a unit
-takes its incoming and outgoing weights with it, through flattening, normalisation, pooling and
-residual sums, and the smaller network computes the same numbers.
+Whether a unit can be removed depends on the weights alone. A unit whose incoming weights are zero
+is constant and moves into the next biases (`zoo.compress.constants`); a unit whose outgoing weights
+are zero is unused. Operations that act on units one by one, and sums of several branches, must keep
+the same units on all sides. Removing a unit removes its incoming and outgoing weights, through
+flattening, normalisation, pooling and residual sums, and the outputs of the network stay the same.
 """
 
 import copy
@@ -18,8 +17,7 @@ from zoo.compress.folding import fold_affines
 from zoo.compress.graph import LayerGraph, LayerNode
 from zoo.compress.loader import OPERATIONS
 
-#: Operations whose unit `i` depends on unit `i` of each input and on nothing else, beside
-#: elementwise ones.
+#: Operations, besides elementwise ones, whose unit `i` depends only on unit `i` of each input.
 UNITWISE = ("affine", "max_pool", "avg_pool", "add", "mul")
 
 Keep = dict[LayerNode, Tensor]
@@ -51,86 +49,61 @@ def _is_unitwise(node: LayerNode) -> bool:
 
 
 def _is_opaque(node: LayerNode) -> bool:
-    """Tell whether a node needs all of its units: it mixes them in ways that are not followed."""
+    """Tell whether a node needs all of its units, because it mixes them in an unknown way."""
     if node.op == "reshape":
         before, after = node.source.shape[0], node.shape[0]
         return bool(before % after and after % before)
-    is_picking = node.op in ("select", "concat")
-    return not (is_picking or node.mixes_units or _is_unitwise(node))
+    return not (node.op in ("select", "concat") or node.mixes_units or _is_unitwise(node))
 
 
 # ---------------------------------------------------------------------- which units stay
 
 
-class _Masks:
-    """One mask for all values that must have the same units."""
-
-    def __init__(self, graph: LayerGraph) -> None:
-        self._parent: dict[LayerNode, LayerNode] = {n: n for n in (graph.input, *graph)}
-        for node in graph:
-            if _is_unitwise(node):
-                for source in node.inputs:
-                    self._parent[self._root(source)] = self._root(node)
-        self._keep = {
-            self._root(node): torch.zeros(node.shape[0], dtype=torch.bool) for node in self._parent
-        }
-
-    def _root(self, node: LayerNode) -> LayerNode:
-        while self._parent[node] is not node:
-            node = self._parent[node]
-        return node
-
-    def __getitem__(self, node: LayerNode) -> Tensor:
-        return self._keep[self._root(node)]
-
-    def demand(self, node: LayerNode, units: Tensor) -> bool:
-        """Keep these units as well, and tell whether that is news."""
-        before = self[node]
-        self._keep[self._root(node)] = before | units.cpu()
-        return bool((self[node] != before).any())
-
-    def demand_all(self, node: LayerNode) -> None:
-        """Keep all units."""
-        self.demand(node, torch.ones_like(self[node]))
-
-    def empty(self) -> list[LayerNode]:
-        """Return values of which nothing is kept."""
-        return [node for node, keep in self._keep.items() if not keep.any()]
-
-
 def _kept_units(graph: LayerGraph) -> Keep:
     """Return for every value the units that the output depends on, at least one."""
-    masks = _Masks(graph)
-    masks.demand_all(graph.output)
-    for node in graph:
-        if _is_opaque(node):
-            for value in (node, *node.inputs):
-                masks.demand_all(value)
+    keep = {node: torch.zeros(node.shape[0], dtype=torch.bool) for node in (graph.input, *graph)}
+    shared = {value: [value] for value in keep}  # values that must have the same units
+    for node in filter(_is_unitwise, graph):
+        for source in node.inputs:
+            if shared[source] is not shared[node]:
+                merged = shared[source] + shared[node]
+                shared.update(dict.fromkeys(merged, merged))
+
+    def demand(value: LayerNode, units: Tensor) -> bool:
+        """Keep more units of a value, and tell whether any of them is new."""
+        is_new = bool((units & ~keep[value]).any())
+        if is_new:
+            keep.update(dict.fromkeys(shared[value], keep[value] | units))
+        return is_new
+
+    opaque = [value for node in graph if _is_opaque(node) for value in (node, *node.inputs)]
+    for value in (graph.output, *opaque):
+        demand(value, torch.ones_like(keep[value]))
     while True:
-        while any([_demand_inputs(node, masks) for node in reversed(graph.nodes)]):
+        while any([demand(*need) for node in reversed(graph.nodes) for need in _needs(node, keep)]):
             pass
-        if not masks.empty():
-            return {node: masks[node] for node in (graph.input, *graph)}
-        for node in masks.empty():  # layers without units are no layers
-            first = torch.zeros_like(masks[node])
-            first[0] = True
-            masks.demand(node, first)
+        empty = [value for value, units in keep.items() if not units.any()]
+        if not empty:
+            return keep
+        for value in empty:  # a layer has at least one unit
+            demand(value, torch.arange(len(keep[value])) == 0)
 
 
-def _demand_inputs(node: LayerNode, masks: _Masks) -> bool:
-    keep = masks[node]
+def _needs(node: LayerNode, keep: Keep) -> list[tuple[LayerNode, Tensor]]:
+    """Return the units that a node needs of its inputs."""
+    kept = keep[node]
     if _is_opaque(node) or _is_unitwise(node):
-        return False
+        return []
     if node.has_weight:
         num_in = node.weight.shape[1]
-        used = node.weight[keep].transpose(0, 1).reshape(num_in, -1).any(1)
-        return masks.demand(node.source, used)
+        used = node.weight[kept].transpose(0, 1).reshape(num_in, -1).any(1)
+        return [(node.source, used.cpu())]
     if node.op == "select":
-        return masks.demand(node.source, _placed(node.tensors["keep"], keep))
+        return [(node.source, _placed(node.tensors["keep"], kept))]
     if node.op == "concat":
-        parts = keep.split([source.shape[0] for source in node.inputs])
-        return any([masks.demand(*pair) for pair in zip(node.inputs, parts, strict=True)])
-    return masks.demand(node.source, _units_before(node, keep))
+        parts = kept.split([source.shape[0] for source in node.inputs])
+        return list(zip(node.inputs, parts, strict=True))
+    return [(node.source, _units_before(node, kept))]
 
 
 def _placed(mask: Tensor, values: Tensor) -> Tensor:
@@ -152,7 +125,7 @@ def _units_before(node: LayerNode, keep: Tensor) -> Tensor:
 
 
 def _slice(graph: LayerGraph, node: LayerNode, keep: Keep) -> None:
-    """Leave only the kept units of a value."""
+    """Remove the units of a value that are not kept."""
     kept = keep[node]
     if node is graph.input:
         _select_after(graph, node, kept, keep)
@@ -192,7 +165,7 @@ def _slice_reshape(graph: LayerGraph, node: LayerNode, kept: Tensor, keep: Keep)
 
 
 def _select_after(graph: LayerGraph, value: LayerNode, picked: Tensor, keep: Keep) -> None:
-    """Let everything that reads a value read only some of its units."""
+    """Replace a value by some of its units wherever it is used."""
     if not picked.all():
         select = _add_select(graph, value, picked)
         keep[select] = keep[value]

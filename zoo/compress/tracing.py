@@ -1,10 +1,10 @@
-"""From any torch network to a `LayerGraph`: its operations, with constants computed.
+"""Trace a torch network to a `LayerGraph`.
 
 The network is run once under ``make_fx`` with the values of its slots as inputs, which records
-operations whatever the Python around them does. What does not depend on the rows (products of
-weights and scales, transposes, statistics) is computed. The rest must be operations that
-`zoo.compress.loader` knows; a network with others is refused. ``torch.export`` records the same
-operations in four to eight times the time.
+its operations. What does not depend on the rows (products of weights and scales, transposes,
+statistics) is computed. The rest must be operations that `zoo.compress.loader` knows; a network
+with others is refused. ``torch.export`` records the same operations in four to eight times the
+time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,10 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoo.compress.graph import LayerGraph, LayerNode
-from zoo.compress.operations import find_handler
-from zoo.compress.reading import GraphBuilder, unsupported
+from zoo.compress.operations import GraphBuilder, find_handler, unsupported
 from zoo.errors import CompressionError
 
-#: Rows for tracing, and for the comparison of what was traced with the network itself.
+#: Rows for tracing, and for comparing the traced network with the original.
 TRACED_ROWS = 3
 CHECKED_ROWS = 8
 #: Largest relative difference between the two, in float64.
@@ -30,21 +29,12 @@ Forward = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 
 @torch.no_grad()
 def trace(forward: Forward, values: Mapping[str, Tensor], row_shape: Sequence[int]) -> LayerGraph:
-    """Return the graph of a network.
-
-    Parameters
-    ----------
-    forward
-        Returns the outputs for values of the slots and rows, all in float64.
-    values
-        What the slots hold.
-    row_shape
-        Shape of one row.
+    """Return the graph of a network at some values of its slots, all in float64.
 
     Raises
     ------
     CompressionError
-        If it does something that cannot be described.
+        If the network has operations that cannot be represented.
     """
     names = list(values)
     rows = next(iter(values.values())).new_zeros(TRACED_ROWS, *row_shape)
@@ -62,7 +52,7 @@ def trace(forward: Forward, values: Mapping[str, Tensor], row_shape: Sequence[in
     graph = builder.graph
     output = _GraphReader(recorded, builder).run(*values.values(), graph.input)
     if not isinstance(output, LayerNode) or output is graph.input:
-        raise CompressionError("the network does not return a tensor made from its rows.")
+        raise CompressionError("the network does not return a tensor computed from its rows.")
     graph.output = output
     graph.remove_unused()
     _compare(graph, lambda x: forward(values, x), rows)
@@ -70,7 +60,7 @@ def trace(forward: Forward, values: Mapping[str, Tensor], row_shape: Sequence[in
 
 
 def _compare(graph: LayerGraph, forward: Callable[[Tensor], Tensor], rows: Tensor) -> None:
-    """Make sure that the graph is the network: branches on data cannot be seen by tracing."""
+    """Check the graph against the network on other rows: tracing misses branches on data."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(CHECKED_ROWS, *rows.shape[1:], generator=generator, dtype=torch.float64)
     x = x.to(rows)
@@ -85,8 +75,8 @@ def _compare(graph: LayerGraph, forward: Callable[[Tensor], Tensor], rows: Tenso
     largest = float((wanted - got).abs().max() / (1 + wanted.abs().max()))
     if not largest <= ROUNDING:
         raise CompressionError(
-            "the network does not do the same for all rows: what was traced differs from it by "
-            f"{largest:.2g}. Branches that depend on the data cannot be compressed."
+            f"the traced network differs from the original by {largest:.2g} on other rows. "
+            "Branches that depend on the data cannot be compressed."
         )
 
 
@@ -110,9 +100,12 @@ class _GraphReader(fx.Interpreter):
         if handler is None or meta is None:
             raise unsupported(f"the operation {target}")
         if len(meta.shape) < 2 or meta.shape[0] != TRACED_ROWS:
-            raise unsupported(f"{kind} that mixes rows or takes the last dimension of a row away")
+            raise unsupported(f"{kind} that mixes rows or removes the last dimension of a row")
         positional, keywords = self.fetch_args_kwargs_from_env(n)
         schema = target._schema.arguments
         arguments = {a.name: a.default_value for a in schema if a.has_default_value()}
         arguments |= {a.name: value for a, value in zip(schema, positional, strict=False)}
-        return handler(self.builder, arguments | keywords, tuple(meta.shape[1:]))
+        arguments |= keywords
+        if isinstance(arguments.get("dim"), int):
+            arguments["dim"] %= len(meta.shape)
+        return handler(self.builder, arguments, tuple(meta.shape[1:]))

@@ -8,7 +8,7 @@ import pandas as pd
 from zoo.diagnostics.finding import LEVELS
 from zoo.diagnostics.robustness import Curve
 from zoo.report.figures.differences import difference_picture
-from zoo.report.figures.robustness import TITLES, robustness_picture
+from zoo.report.figures.robustness import READING, robustness_picture
 from zoo.report.tables import Kind, Table
 from zoo.report.templating import render
 
@@ -37,7 +37,7 @@ def render_comparison(
         Heading and the sentence below it.
     """
     figures = [difference_picture(name, frame) for name, frame in (differences or {}).items()]
-    figures += [robustness_picture(robustness or {}, score) for score in TITLES]
+    figures += [robustness_picture(robustness or {}, score) for score in READING]
     return render(
         "comparison.html",
         title=title,
@@ -49,10 +49,8 @@ def render_comparison(
 
 def _runs(table: pd.DataFrame) -> Table:
     kinds: list[Kind] = ["code", *(_kind(table[column]) for column in table.columns)]
-    cells = [
-        [_plain(value) for value in row] for row in table.astype(object).itertuples(index=False)
-    ]
-    rows = [[str(name), *row] for name, row in zip(table.index, cells, strict=True)]
+    shown = table.astype(object).where(table.notna(), None)  # the page shows None as a dash
+    rows = [[str(name), *cells] for name, *cells in shown.itertuples()]
     return Table("Runs", ["run", *map(str, table.columns)], kinds, rows)
 
 
@@ -60,8 +58,3 @@ def _kind(column: "pd.Series[Any]") -> Kind:
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
         return "number"
     return "level" if len(column) and column.isin(LEVELS).all() else "text"
-
-
-def _plain(value: Any) -> Any:
-    """Return None for missing values, which the page shows as a dash."""
-    return None if pd.api.types.is_scalar(value) and pd.isna(value) else value

@@ -28,10 +28,8 @@ def held_out_classes(tree: xarray.DataTree) -> Classes | None:
         return None
     if right.min() < 0 or right.max() >= values.shape[1]:
         return None
-    dim = probability.dims[1]
-    coordinate = probability.coords[dim].to_numpy() if dim in probability.coords else None
-    names = range(values.shape[1]) if coordinate is None else coordinate
-    return Classes(values, right.astype(int), [str(name) for name in names])
+    names = [str(name) for name in probability.get_index(probability.dims[1])]
+    return Classes(values, right.astype(int), names)
 
 
 def held_out_draws(tree: xarray.DataTree) -> tuple[Array, Array] | None:

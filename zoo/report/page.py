@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import xarray
 
@@ -39,19 +39,25 @@ FACTS = {
     "target": "target",
 }
 
+T = TypeVar("T")
 
-@dataclass(frozen=True)
+
+@dataclass
 class Section:
-    """A section of the page; without content it is omitted."""
+    """A section of the page, omitted if empty; pictures and tables that are None are dropped."""
 
     anchor: str
     title: str
     lead: str = ""
     facts: Sequence[tuple[str, str]] = ()
-    pictures: Sequence[Picture] = ()
-    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture | None] = ()
+    tables: Sequence[Table | None] = ()
     code: str = ""
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.pictures = [picture for picture in self.pictures if picture is not None]
+        self.tables = [table for table in self.tables if table is not None]
 
     @property
     def filled(self) -> bool:
@@ -87,7 +93,12 @@ def render_report(
     sections = [
         _fitted(tree, attributes),
         _scores(attributes),
-        _training(tree, found),
+        Section(
+            "training",
+            "Training",
+            pictures=[elbo_picture(tree, found)],
+            tables=[tables.restart_table(tree)],
+        ),
         _posterior(tree, truth),
         Section(
             "calibration",
@@ -97,11 +108,23 @@ def render_report(
         ),
         Section("predictions", "Predictions", pictures=prediction_pictures(tree)),
         _robustness(tree),
-        _structure(attributes),
+        Section(
+            "structure",
+            "Structure",
+            "Posterior weights of the primitive functions of the network.",
+            pictures=[graph_picture(attributes.mapping("structure").get("edges"))],
+        ),
         _sparsity(attributes),
-        _compression(compression or {}),
+        Section(
+            "compression",
+            "Compression",
+            "The network of posterior means before and after removing units and rounding weights "
+            "to the precision given by their posterior variances. The scores are those of this "
+            "single network, not of the average over the posterior.",
+            tables=compression_tables(compression or {}),
+        ),
         _sensitivity(tree),
-        Section("checks", "All checks", tables=_present(tables.findings_table(found))),
+        Section("checks", "All checks", tables=[tables.findings_table(found)]),
         _repeat(attributes),
     ]
     serious = [f for level in ("fail", "warn") for f in found if f.level == level]
@@ -129,19 +152,15 @@ class _Attributes:
         value = self._values.get(name, "")
         return value if isinstance(value, str) else str(value)
 
-    def mapping(self, name: str) -> dict[str, Any]:
+    def parsed(self, name: str, kind: type[T]) -> T:
         try:
-            value = json.loads(self._values.get(name, "{}"))
+            value = json.loads(self._values.get(name, "null"))
         except (TypeError, ValueError):
-            return {}
-        return value if isinstance(value, dict) else {}
+            value = None
+        return value if isinstance(value, kind) else kind()
 
-    def sentences(self, name: str) -> list[str]:
-        try:
-            value = json.loads(self._values.get(name, "[]"))
-        except (TypeError, ValueError):
-            return []
-        return [str(item) for item in value] if isinstance(value, list) else []
+    def mapping(self, name: str) -> dict[str, Any]:
+        return self.parsed(name, dict)
 
     @property
     def title(self) -> str:
@@ -150,31 +169,22 @@ class _Attributes:
 
 
 def _fitted(tree: xarray.DataTree, attributes: _Attributes) -> Section:
-    facts = [
-        (title, tables.plain(attributes.config[key]))
-        for key, title in FACTS.items()
-        if attributes.config.get(key) is not None
-    ]
-    if not attributes.config and attributes.text("method"):
-        facts.append(("method", attributes.text("method")))
-    if attributes.text("task"):
-        facts.append(("task", attributes.text("task")))
-    if rows := row_count(tree):
-        facts.append(("training rows in the tree", str(rows)))
-    if attributes.text("dimension"):
-        facts.append(("unknowns", attributes.text("dimension")))
+    config = attributes.config or {"method": attributes.text("method") or None}
+    facts: dict[str, Any] = {title: config.get(key) for key, title in FACTS.items()}
+    facts["task"] = attributes.text("task") or None
+    facts["training rows in the tree"] = row_count(tree) or None
+    facts["unknowns"] = attributes.text("dimension") or None
     if "posterior" in tree.children:
         sizes = tree["posterior"].sizes
-        facts.append(("posterior draws", str(sizes.get("chain", 1) * sizes.get("draw", 1))))
-        facts.append(("sites", str(len(variables(tree, "posterior")))))
+        facts["posterior draws"] = sizes.get("chain", 1) * sizes.get("draw", 1)
+        facts["sites"] = len(variables(tree, "posterior"))
     notes = [f"Reference: {attributes.text('reference')}"] if attributes.text("reference") else []
-    notes += attributes.sentences("left_out")
     return Section(
         "fitted",
         "Model",
-        facts=facts,
-        tables=_present(tables.prior_table(attributes.mapping("priors"))),
-        notes=notes,
+        facts=tables.plain_items(facts),
+        tables=[tables.prior_table(attributes.mapping("priors"))],
+        notes=[*notes, *map(str, attributes.parsed("left_out", list))],
     )
 
 
@@ -192,16 +202,7 @@ def _scores(attributes: _Attributes) -> Section:
         )
         if scores
         else "",
-        tables=_present(scores, tables.total_table(metrics)),
-    )
-
-
-def _training(tree: xarray.DataTree, findings: list[Finding]) -> Section:
-    return Section(
-        "training",
-        "Training",
-        pictures=_present(elbo_picture(tree, findings)),
-        tables=_present(tables.restart_table(tree)),
+        tables=[scores, tables.total_table(metrics)],
     )
 
 
@@ -209,22 +210,20 @@ def _posterior(tree: xarray.DataTree, truth: xarray.DataTree | None) -> Section:
     kind = "" if truth is None else str(truth.attrs.get("kind", ""))
     words = TRUTHS.get(kind, "the truth")
     rows = parameter_rows(tree, truth)
-    pictures = [] if truth is None else truth_pictures(tree, truth, words)
-    pictures += _present(forest_picture(rows, words))
     listed = [tables.parameter_table(rows)]
+    pictures = [forest_picture(rows, words)]
     if truth is None:
         lead = "There is no truth to compare with; the approximation is assessed by the checks."
-        return Section("posterior", "Posterior", lead, pictures=pictures, tables=_present(*listed))
-    recipe = _Attributes(truth).mapping("recipe")
-    listed.append(tables.mapping_table("Recipe of the truth", recipe))
+        return Section("posterior", "Posterior", lead, pictures=pictures, tables=listed)
+    recipe = tables.mapping_table("Recipe of the truth", _Attributes(truth).mapping("recipe"))
     return Section(
         "posterior",
         f"Variational fit and {words}",
         "The truth is the posterior of the same model without a variational approximation. "
         "Outputs, log joint and identified parameters are compared. The weights of a network are "
         "not compared, because different weights can give the same function.",
-        pictures=pictures,
-        tables=_present(*listed),
+        pictures=[*truth_pictures(tree, truth, words), *pictures],
+        tables=[*listed, recipe],
     )
 
 
@@ -240,23 +239,11 @@ def _robustness(tree: xarray.DataTree) -> Section:
         f"Scores on {attributes.get('rows', 'the')} {kind} rows with perturbed inputs or weights. "
         "Noise and steps are in the units of the network inputs. FGSM moves every input by one "
         "step in the direction that makes the true target less probable, averaged over draws.",
-        pictures=_present(
-            *(
-                robustness_picture({"": robustness_curves(tree, name)}, name)
-                for name in (score, DENSITY)
-            )
-        ),
-        tables=_present(tables.robustness_table(tree, score)),
-    )
-
-
-def _structure(attributes: _Attributes) -> Section:
-    edges = attributes.mapping("structure").get("edges")
-    return Section(
-        "structure",
-        "Structure",
-        "Posterior weights of the primitive functions of the network.",
-        pictures=_present(graph_picture(edges if isinstance(edges, list) else [])),
+        pictures=[
+            robustness_picture({"": robustness_curves(tree, name)}, name)
+            for name in (score, DENSITY)
+        ],
+        tables=[tables.robustness_table(tree, score)],
     )
 
 
@@ -285,19 +272,7 @@ def _sparsity(attributes: _Attributes) -> Section:
         "The threshold is the method's published one or, if there is none, splits the scores of a "
         f"layer into two clusters.{taken_back}",
         pictures=sparsity_pictures(slots),
-        tables=_present(tables.sparsity_table(slots)),
-    )
-
-
-def _compression(measured: Mapping[str, Any]) -> Section:
-    listed = compression_tables(measured)
-    return Section(
-        "compression",
-        "Compression",
-        "The network of posterior means before and after removing units and rounding weights to "
-        "the precision given by their posterior variances. The scores are those of this single "
-        "network, not of the average over the posterior.",
-        tables=listed,
+        tables=[tables.sparsity_table(slots)],
     )
 
 
@@ -312,25 +287,20 @@ def _sensitivity(tree: xarray.DataTree) -> Section:
         "sensitivity",
         "Prior sensitivity",
         "The influence of the prior on the posterior." + (scaled if table else ""),
-        pictures=_present(prior_picture(tree)),
-        tables=_present(table),
+        pictures=[prior_picture(tree)],
+        tables=[table],
     )
 
 
 def _repeat(attributes: _Attributes) -> Section:
     config = {k: v for k, v in attributes.config.items() if k != "priors"}
-    facts = [("seed", attributes.text("seed"))] if attributes.text("seed") else []
     return Section(
         "repeat",
         "How to reproduce this run",
-        facts=facts,
+        facts=tables.plain_items({"seed": attributes.text("seed") or None}),
         code=attributes.text("command"),
-        tables=_present(
+        tables=[
             tables.mapping_table("Configuration", config),
             tables.mapping_table("Versions", attributes.mapping("versions")),
-        ),
+        ],
     )
-
-
-def _present(*items: Any) -> list[Any]:
-    return [item for item in items if item is not None]

@@ -53,17 +53,22 @@ class Table:
     rows: Sequence[Sequence[Any]]
 
 
+def table(
+    caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *kinds: Kind
+) -> Table | None:
+    """Return a table, or None without rows; the last kind applies to all further columns."""
+    if not rows:
+        return None
+    return Table(caption, columns, [*kinds, *kinds[-1:] * (len(columns) - len(kinds))], rows)
+
+
 def score_table(metrics: Mapping[str, Any]) -> Table | None:
     """Return the scores, with one row per score and one column per part of the data."""
     parts = [p for p in PARTS if any(key.rpartition(".")[0] == p for key in metrics)]
     names = {key.rpartition(".")[2] for key in metrics if key.rpartition(".")[0] in parts}
     ordered = [*(n for n in NAMES if n in names), *sorted(names - set(NAMES))]
-    if not ordered:
-        return None
     rows = [[NAMES.get(n, n), *(metrics.get(f"{p}.{n}") for p in parts)] for n in ordered]
-    kinds: list[Kind] = ["text"]
-    kinds += ["number" for _ in parts]
-    return Table("Scores", ["score", *(PARTS[p] for p in parts)], kinds, rows)
+    return table("Scores", ["score", *(PARTS[p] for p in parts)], rows, "text", "number")
 
 
 def total_table(metrics: Mapping[str, Any]) -> Table | None:
@@ -71,10 +76,8 @@ def total_table(metrics: Mapping[str, Any]) -> Table | None:
     known = [(title, metrics[key]) for key, title in TOTALS.items() if key in metrics]
     scored = {key for key in metrics if key.rpartition(".")[0] in PARTS}
     others = [(k, v) for k, v in metrics.items() if k not in TOTALS and k not in scored]
-    rows = [*known, *others]
-    if not rows:
-        return None
-    return Table("Summary of the fit", ["quantity", "value"], ["text", "number"], rows)
+    columns = ["quantity", "value"]
+    return table("Summary of the fit", columns, [*known, *others], "text", "number")
 
 
 def robustness_table(tree: xarray.DataTree, score: str) -> Table | None:
@@ -93,21 +96,23 @@ def robustness_table(tree: xarray.DataTree, score: str) -> Table | None:
         "average",
         "NLL at largest strength",
     ]
-    kinds: list[Kind] = ["text"]
-    kinds += ["number" for _ in columns[1:]]
-    return Table("Scores under attack", columns, kinds, rows) if rows else None
+    return table("Scores under attack", columns, rows, "text", "number")
 
 
 def prior_table(priors: Mapping[str, Any]) -> Table | None:
     """List the prior of every slot."""
     rows = [(slot, str(prior)) for slot, prior in priors.items()]
-    return Table("Priors as used", ["slot", "prior"], ["code", "code"], rows) if rows else None
+    return table("Priors as used", ["slot", "prior"], rows, "code")
 
 
 def mapping_table(caption: str, values: Mapping[str, Any]) -> Table | None:
     """List a mapping without the values that are None."""
-    rows = [(key, plain(value)) for key, value in values.items() if value is not None]
-    return Table(caption, ["name", "value"], ["text", "code"], rows) if rows else None
+    return table(caption, ["name", "value"], plain_items(values), "text", "code")
+
+
+def plain_items(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return names and formatted values of a mapping without the values that are None."""
+    return [(name, plain(value)) for name, value in values.items() if value is not None]
 
 
 def plain(value: Any) -> str:
@@ -125,38 +130,27 @@ def findings_table(findings: Sequence[Finding]) -> Table | None:
     """List all findings, the most severe first."""
     ordered = sorted(findings, key=lambda finding: -LEVELS.index(finding.level))
     rows = [(f.level, f.check, f.message, f.value, f.threshold, f.source) for f in ordered]
-    kinds: list[Kind] = ["level", "code", "text", "number", "number", "text"]
     columns = ["result", "check", "message", "value", "threshold", "source"]
-    return Table("All checks", columns, kinds, rows) if rows else None
+    kinds: list[Kind] = ["level", "code", "text", "number", "number", "text"]
+    return table("All checks", columns, rows, *kinds)
 
 
 def parameter_table(rows: Sequence[Row]) -> Table | None:
     """List mean, sd and interval of the parameters of the forest plot."""
-    with_truth = any(row.truth is not None for row in rows)
-    cells = [
-        (row.name, row.mean, row.sd, row.fit[0], row.fit[-1], *_true_interval(row, with_truth))
-        for row in rows
-    ]
     columns = ["parameter", "mean", "sd", "2.5 %", "97.5 %"]
-    if with_truth:
+    cells: list[list[Any]] = [[row.name, row.mean, row.sd, row.fit[0], row.fit[-1]] for row in rows]
+    if any(row.truth is not None for row in rows):
         columns += ["true 2.5 %", "true 97.5 %"]
-    kinds: list[Kind] = ["code"]
-    kinds += ["number" for _ in columns[1:]]
-    return Table("Parameters", columns, kinds, cells) if cells else None
-
-
-def _true_interval(row: Row, wanted: bool) -> tuple[Any, ...]:
-    if not wanted:
-        return ()
-    return (None, None) if row.truth is None else (row.truth[0], row.truth[-1])
+        for row, cell in zip(rows, cells, strict=True):
+            cell += [None, None] if row.truth is None else [row.truth[0], row.truth[-1]]
+    return table("Parameters", columns, cells, "code", "number")
 
 
 def power_scaling_rows(scaled: Mapping[str, tuple[float, float]]) -> Table | None:
     """List sensitivities to prior and likelihood."""
     rows = [(name, prior, likelihood) for name, (prior, likelihood) in scaled.items()]
     columns = ["quantity", "to the prior", "to the likelihood"]
-    kinds: list[Kind] = ["code", "number", "number"]
-    return Table("Power-scaling sensitivity", columns, kinds, rows) if rows else None
+    return table("Power-scaling sensitivity", columns, rows, "code", "number")
 
 
 def restart_table(tree: xarray.DataTree) -> Table | None:
@@ -166,29 +160,23 @@ def restart_table(tree: xarray.DataTree) -> Table | None:
     if elbos is None or errors is None:
         return None
     starts = elbos["restart"].to_numpy() if "restart" in elbos.coords else range(len(elbos))
-    columns: list[Sequence[Any]] = [
-        [f"{start} (this fit)" if row == 0 else str(start) for row, start in enumerate(starts)],
-        elbos.to_numpy().tolist(),
-        errors.to_numpy().tolist(),
-    ]
-    names = ["start", "ELBO (nats)", "standard error"]
+    columns: dict[str, list[Any]] = {
+        "start": [f"{starts[0]} (this fit)", *map(str, starts[1:])],
+        "ELBO (nats)": elbos.to_numpy().tolist(),
+        "standard error": errors.to_numpy().tolist(),
+    }
     density = variable(tree, "optimization", "restart_log_density")
     if density is not None:
-        columns.append(density.to_numpy().mean(1).tolist())
-        names.append("held-out log density per row")
+        columns["held-out log density per row"] = density.to_numpy().mean(1).tolist()
     distances = restart_distances(tree)
     if distances is not None:
-        columns.append([None, *distances.tolist()])
-        names.append("distance of outputs (sds)")
-    kinds: list[Kind] = ["text"]
-    kinds += ["number" for _ in names[1:]]
-    rows = list(zip(*columns, strict=True))
-    return Table("Restarts", names, kinds, rows)
+        columns["distance of outputs (sds)"] = [None, *distances.tolist()]
+    rows = list(zip(*columns.values(), strict=True))
+    return table("Restarts", list(columns), rows, "text", "number")
 
 
 def sparsity_table(slots: Mapping[str, Mapping[str, Any]]) -> Table | None:
     """List the number of groups kept in every slot."""
     rows = [(n, s["kept"], s["groups"], s.get("threshold")) for n, s in slots.items()]
     columns = ["slot", "groups kept", "of", "threshold"]
-    kinds: list[Kind] = ["code", "number", "number", "number"]
-    return Table("Groups of weights", columns, kinds, rows) if rows else None
+    return table("Groups of weights", columns, rows, "code", "number")

@@ -5,15 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zoo.compress.bits import (
-    exponent_bits,
-    layer_bits,
-    rounded,
-    significand_bits,
-    total_bits,
-)
+from zoo.compress.bits import exponent_bits, layer_bits, rounded, significand_bits
 from zoo.compress.loader import unpack
-from zoo.compress.packing import pack
+from zoo.compress.writing import pack
 
 
 def unpacked(packed):
@@ -53,7 +47,6 @@ def test_bits_of_a_layer_are_the_mean_rounded_up():
 )
 def test_exponent_bits_have_a_value_for_every_largest_weight(largest, bits):
     assert exponent_bits(largest) == bits
-    assert total_bits(8, bits) == 9 + bits
 
 
 def test_rounding_is_half_up():
@@ -112,6 +105,19 @@ def test_few_weights_among_zeros_take_a_bitmap():
     packed = pack(weights)
     assert packed.num_bytes < 100 * 80 / 8 + 4 * 100
     assert torch.equal(unpacked(packed), weights)
+
+
+def test_weights_come_back_in_float32_whatever_the_default_is():
+    weights = torch.zeros(100, 80)
+    weights[::10, ::8] = torch.randn(10, 10)
+    packed = pack(weights)
+    assert packed.entry["sparse"]
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert unpacked(packed).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(default)
 
 
 def test_masks_take_a_bit_per_unit():

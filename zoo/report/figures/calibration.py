@@ -1,7 +1,5 @@
 """Calibration of predicted probabilities and intervals on held-out rows."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import xarray
 from markupsafe import Markup
@@ -12,11 +10,9 @@ from zoo.diagnostics.finding import format_number, format_share
 from zoo.diagnostics.held_out import COVERAGE_LEVELS, reliability_curve
 from zoo.diagnostics.reading import Array
 from zoo.diagnostics.uniformity import randomized_pit, uniformity
-from zoo.report.figures.canvas import BAND, DIM, FIT, TRUTH, Picture, legend_above, panel
+from zoo.report.figures.axes import Axes, legend_above
+from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, panel
 from zoo.report.held_out import held_out_classes, held_out_draws
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Bars of the histogram of confidences.
 BARS = 20
@@ -41,17 +37,15 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
     accuracy = curve["accuracy"].to_numpy()
     middle = curve["confidence"].to_numpy()
 
-    def reliability(axes: "Axes") -> None:
+    def reliability(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], color=TRUTH, ls="--", lw=1.2, label="perfect")
         axes.vlines(middle, curve["lower"], curve["upper"], color=FIT, lw=1.2)
         axes.plot(middle, accuracy, "o-", color=FIT, ms=5, lw=1, label="held-out rows")
-        axes.set(
-            xlabel="confidence", xlim=(min(0.5, middle.min()) - 0.02, 1.02), ylim=(-0.02, 1.02)
-        )
-        axes.set_ylabel("accuracy", color=DIM)
+        axes.set(xlabel="confidence", ylabel="accuracy")
+        axes.set(xlim=(min(0.5, middle.min()) - 0.02, 1.02), ylim=(-0.02, 1.02))
         legend_above(axes)
 
-    def histogram(axes: "Axes") -> None:
+    def histogram(axes: Axes) -> None:
         edges = np.linspace(confidence.min(), 1, BARS + 1)
         if edges[0] == edges[-1]:
             edges = np.linspace(0, 1, BARS + 1)
@@ -62,8 +56,7 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
             edges[:-1], misses, width, align="edge", bottom=hits, label="wrong",
             facecolor="none", edgecolor=TRUTH, hatch="////", lw=1,
         )  # fmt: skip
-        axes.set_xlabel("confidence")
-        axes.set_ylabel("rows", color=DIM)
+        axes.set(xlabel="confidence", ylabel="rows")
         legend_above(axes)
 
     gap = format_number(float(np.abs(accuracy - middle).max()))
@@ -90,7 +83,7 @@ def _reliability(probability: Array, y: NDArray[np.int_]) -> Picture:
 def _pit(pit: Array) -> Picture:
     result = uniformity(pit)
 
-    def ecdf(axes: "Axes") -> None:
+    def ecdf(axes: Axes) -> None:
         points = result.points
         axes.fill_between(
             points, result.lower - points, result.upper - points, color=BAND, alpha=0.3, lw=0,
@@ -99,7 +92,7 @@ def _pit(pit: Array) -> Picture:
         axes.axhline(0, color=TRUTH, ls="--", lw=1.2)
         axes.plot(points, result.ecdf - points, color=FIT, label="held-out rows")
         axes.set_xlabel("PIT: quantile of the observation in its prediction")
-        axes.set_ylabel("distribution − uniform", color=DIM)
+        axes.set_ylabel("distribution − uniform")
         legend_above(axes)
 
     state = "inside" if result.inside else "outside"
@@ -126,12 +119,11 @@ def _coverage(pit: Array) -> Markup:
     low = stats.binom.ppf(0.025, len(pit), LEVELS) / len(pit)
     high = stats.binom.ppf(0.975, len(pit), LEVELS) / len(pit)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         axes.fill_between(LEVELS, low, high, color=BAND, alpha=0.3, lw=0, label="95 % by chance")
         axes.plot([0, 1], [0, 1], color=TRUTH, ls="--", lw=1.2, label="nominal")
         axes.plot(LEVELS, observed, color=FIT, label="held-out rows")
-        axes.set_xlabel("nominal level")
-        axes.set_ylabel("coverage", color=DIM)
+        axes.set(xlabel="nominal level", ylabel="coverage")
         legend_above(axes)
 
     shares = ", ".join(

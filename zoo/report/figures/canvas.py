@@ -100,25 +100,8 @@ def _visible(text: str) -> str:
     return "".join(c if unicodedata.category(c)[0] != "C" else "\ufffd" for c in text)
 
 
-def legend_above(axes: "Axes") -> None:
-    """Place the legend between title and data."""
-    axes.legend(
-        loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=3, columnspacing=1.4, handlelength=1.6
-    )
-
-
 def panel(paint: "Callable[[Axes], None]", *, alt: str, height: float = HEIGHT) -> Markup:
-    """Return one panel as an SVG element.
-
-    Parameters
-    ----------
-    paint
-        Function that draws on the given axes.
-    alt
-        Text alternative for screen readers.
-    height
-        In points.
-    """
+    """Return what `paint` draws as an SVG element; `alt` describes it for screen readers."""
     # Importing matplotlib takes half a second, and most commands do not plot.
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG

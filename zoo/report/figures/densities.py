@@ -1,17 +1,15 @@
 """Kernel density estimates of one quantity from several sources."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from arviz_stats.base import array_stats
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from zoo.diagnostics.reading import Array
+from zoo.report.figures.axes import Axes
 from zoo.report.figures.canvas import panel, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Points of a density curve, the smallest number that ArviZ accepts.
 POINTS = 100
@@ -34,11 +32,16 @@ class Side:
     filled: bool = False
 
 
-def thin(values: Array, count: int = MAX_DRAWS) -> Array:
-    """Return at most this many of the finite values, evenly spaced."""
+def evenly(count: int, most: int) -> NDArray[np.int_]:
+    """Return at most so many evenly spaced indices below a count."""
+    return np.unique(np.linspace(0, count - 1, min(most, count), dtype=int))
+
+
+def thin(values: Array) -> Array:
+    """Return at most `MAX_DRAWS` of the finite values, evenly spaced."""
     flat = values.ravel()
-    if len(flat) > count:
-        flat = flat[np.linspace(0, len(flat) - 1, count).round().astype(int)]
+    if len(flat) > MAX_DRAWS:
+        flat = flat[np.linspace(0, len(flat) - 1, MAX_DRAWS).round().astype(int)]
     flat = flat.astype(np.float64)
     return flat[np.isfinite(flat)]
 
@@ -51,21 +54,13 @@ def density(values: Array, low: float, high: float) -> tuple[Array, Array] | Non
     inside = values[(values >= low) & (values <= high)]
     if len(inside) < MIN_DRAWS or np.ptp(inside) <= 1e-9 * np.abs(inside).max():
         return None
+    # Both ends are extended, unless draws are clipped there or end at zero.
+    is_cut = len(inside) < 0.99 * len(values) or 0 <= inside.min() < inside.std()
+    limits = None if is_cut else _widened((float(inside.min()), float(inside.max())))
     grid, height, _ = array_stats.kde(
-        inside, axis=-1, grid_len=POINTS, **_ends(inside, len(inside) < 0.99 * len(values))
+        inside, axis=-1, grid_len=POINTS, bound_correction=is_cut, custom_lims=limits
     )
     return grid, height * len(inside) / len(values)
-
-
-def _ends(inside: Array, cut: bool) -> dict[str, Any]:
-    """Extend a density at both ends, unless draws are clipped there or end at zero."""
-    at_zero = inside.min() >= 0 and inside.min() < inside.std()
-    if cut or at_zero:
-        return {"bound_correction": True}
-    return {
-        "bound_correction": False,
-        "custom_lims": _widened((float(inside.min()), float(inside.max()))),
-    }
 
 
 def central_range(values: Array, share: float) -> tuple[float, float]:
@@ -80,12 +75,11 @@ def density_panel(
     bounds: tuple[float, float],
     alt: str,
     *,
-    legend: bool = False,
     own_heights: bool = False,
 ) -> Markup:
     """Overlay densities of one quantity, scaled to equal heights with `own_heights`."""
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for side in sides:
             _draw(axes, side, bounds, own_heights)
         axes.set_title(short(name, 44))
@@ -93,13 +87,12 @@ def density_panel(
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.set_xlim(*_widened(bounds))
-        if legend:
-            axes.legend(loc="best")
+        axes.legend(loc="best")
 
     return panel(paint, alt=alt, height=190)
 
 
-def _draw(axes: "Axes", side: Side, bounds: tuple[float, float], own_height: bool) -> None:
+def _draw(axes: Axes, side: Side, bounds: tuple[float, float], own_height: bool) -> None:
     curve = density(side.values, *bounds)
     if curve is not None and own_height:
         curve = curve[0], curve[1] / curve[1].max()

@@ -1,15 +1,11 @@
 """Differences of scores between runs, with their standard errors."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 
 from zoo.diagnostics.finding import format_number
+from zoo.report.figures.axes import Axes, label_rows
 from zoo.report.figures.canvas import BAND, FIT, Picture, panel, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Largest number of runs drawn, and of other runs named.
 MAX_RUNS = 40
@@ -17,15 +13,7 @@ MAX_NAMED = 5
 
 
 def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
-    """Draw differences with bars of one and two standard errors.
-
-    Parameters
-    ----------
-    score
-        Name of the score.
-    frame
-        Columns ``difference`` and ``error``, one row per run.
-    """
+    """Draw the columns ``difference`` and ``error`` (one standard error) of every run."""
     known = np.isfinite(frame["difference"].astype(float))
     usable = frame[known].head(MAX_RUNS)
     if usable.empty:
@@ -36,15 +24,13 @@ def difference_picture(score: str, frame: pd.DataFrame) -> Picture | None:
     middle = usable["difference"].to_numpy(float)
     error = np.nan_to_num(usable["error"].to_numpy(float))
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         place = np.arange(len(names))
         axes.axvline(0, color=BAND, lw=1.2)
         axes.hlines(place, middle - 2 * error, middle + 2 * error, color=FIT, lw=1.2)
         axes.hlines(place, middle - error, middle + error, color=FIT, lw=3.5)
         axes.plot(middle, place, "o", color=FIT, ms=5)
-        axes.set_yticks(place, [short(name) for name in names])
-        axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.grid(axis="y", visible=False)
+        label_rows(axes, names)
         # The label may be longer than the axis, so it extends to the left.
         axes.set_xlabel(f"difference of {short(score, 44)}", loc="right")
 

@@ -1,7 +1,6 @@
 """Forest plot of interpretable parameters: scalar sites and identified parameters."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray
@@ -9,10 +8,8 @@ from markupsafe import Markup
 
 from zoo.diagnostics.finding import format_number
 from zoo.diagnostics.reading import Array, draws, identified, labels, variable, variables
-from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, legend_above, panel, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from zoo.report.figures.axes import Axes, label_rows, legend_above
+from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, panel, short
 
 #: Largest number of rows.
 MAX_ROWS = 24
@@ -80,37 +77,27 @@ def _columns(array: xarray.DataArray) -> int:
 
 
 def _row(name: str, fit: Array, truth: Array | None) -> Row:
-    usable = truth is not None and bool(np.isfinite(truth).all())
-    return Row(
-        name,
-        np.quantile(fit, QUANTILES),
-        float(fit.mean()),
-        float(fit.std()),
-        np.quantile(truth, QUANTILES) if truth is not None and usable else None,
-    )
+    known = None if truth is None or not np.isfinite(truth).all() else np.quantile(truth, QUANTILES)
+    return Row(name, np.quantile(fit, QUANTILES), float(fit.mean()), float(fit.std()), known)
 
 
 def _by_scale(rows: list[Row]) -> list[list[Row]]:
     """Split rows into panels of similar scale."""
-    parts: list[list[Row]] = []
-    order = sorted(range(len(rows)), key=lambda k: -_extent(rows[k]))
-    for k in order:
-        row = rows[k]
-        fits = parts and _extent(parts[-1][0]) <= SCALE_FACTOR * _extent(row)
+    extents = [float(max(np.abs(row.fit).max(), 1e-300)) for row in rows]
+    parts: list[list[int]] = []
+    for k in sorted(range(len(rows)), key=lambda k: -extents[k]):
+        fits = parts and extents[parts[-1][0]] <= SCALE_FACTOR * extents[k]
         if fits or len(parts) == MAX_PANELS:
-            parts[-1].append(row)
+            parts[-1].append(k)
         else:
-            parts.append([row])
-    position = {id(row): k for k, row in enumerate(rows)}
-    return [sorted(part, key=lambda row: position[id(row)]) for part in parts]
-
-
-def _extent(row: Row) -> float:
-    return float(max(np.abs(row.fit).max(), 1e-300))
+            parts.append([k])
+    return [[rows[k] for k in sorted(part)] for part in parts]
 
 
 def _forest(rows: list[Row], words: str) -> Markup:
-    def paint(axes: "Axes") -> None:
+    with_truth = any(row.truth is not None for row in rows)
+
+    def paint(axes: Axes) -> None:
         low = min(row.fit[0] for row in rows)
         high = max(row.fit[-1] for row in rows)
         if low <= 0 <= high:
@@ -120,10 +107,8 @@ def _forest(rows: list[Row], words: str) -> Markup:
             _intervals(axes, row.fit, k - offset, FIT, "o", None if k else "fit")
             if row.truth is not None:
                 _intervals(axes, row.truth, k + offset, TRUTH, "s", None if k else words)
-        axes.set_yticks(range(len(rows)), [short(row.name) for row in rows])
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.grid(axis="y", visible=False)
-        if any(row.truth is not None for row in rows):
+        label_rows(axes, [row.name for row in rows])
+        if with_truth:
             legend_above(axes)
 
     described = "; ".join(
@@ -131,13 +116,13 @@ def _forest(rows: list[Row], words: str) -> Markup:
         f"({format_number(float(row.fit[0]))} to {format_number(float(row.fit[-1]))})"
         for row in rows[:8]
     )
-    beside = f" of the fit and {words}" if any(row.truth is not None for row in rows) else ""
+    beside = f" of the fit and {words}" if with_truth else ""
     alt = f"Forest plot of medians and 95 % intervals{beside}: {described}."
     return panel(paint, alt=alt, height=70 + 26 * len(rows))
 
 
 def _intervals(
-    axes: "Axes", quantiles: Array, y: float, colour: str, marker: str, label: str | None
+    axes: Axes, quantiles: Array, y: float, colour: str, marker: str, label: str | None
 ) -> None:
     axes.plot(quantiles[[0, 4]], [y, y], color=colour, lw=1.2)
     axes.plot(quantiles[[1, 3]], [y, y], color=colour, lw=3.5, solid_capstyle="butt")

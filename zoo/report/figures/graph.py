@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from zoo.diagnostics.finding import format_share
+from zoo.report.figures.axes import Axes
 from zoo.report.figures.canvas import BAND, FIT, INK, Picture, panel, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Line width, in points, of a primitive with weight one.
 WIDEST = 7.0
@@ -23,20 +21,21 @@ MAX_LABELS = 12
 FEW = 3
 
 
-def graph_picture(edges: Sequence[Mapping[str, Any]]) -> Picture | None:
-    """Draw the edges of a network, or return None if there are none.
+def graph_picture(edges: Any) -> Picture | None:
+    """Draw the edges of a network, or return None if there are none with a choice.
 
     Parameters
     ----------
     edges
         For every edge the numbers ``start`` and ``end`` of its vertices, the names of its
-        ``primitives`` and their posterior mean ``weights``.
+        ``primitives`` and their posterior mean ``weights``. Anything else is ignored.
     """
-    shown = [edge for edge in edges if _is_edge(edge)][:MAX_EDGES]
-    if not any(len(edge["weights"]) > 1 for edge in shown):
-        return None
+    listed = edges if isinstance(edges, list) else []
+    shown = [edge for edge in listed if _is_edge(edge)][:MAX_EDGES]
     mixed = [edge for edge in shown if len(edge["weights"]) > 1]
-    listed = "; ".join(
+    if not mixed:
+        return None
+    told = "; ".join(
         f"{edge['start']} to {edge['end']}: {short(_best(edge)[0])} with "
         f"{format_share(_best(edge)[1])}"
         for edge in mixed[:8]
@@ -44,7 +43,7 @@ def graph_picture(edges: Sequence[Mapping[str, Any]]) -> Picture | None:
     last = max(edge["end"] for edge in shown)
     height = 190 + 22 * min(last, 12)
     return Picture(
-        [panel(lambda axes: paint_graph(axes, shown), alt=f"Graph. {listed}.", height=height)],
+        [panel(lambda axes: paint_graph(axes, shown), alt=f"Graph. {told}.", height=height)],
         "Vertices hold features. Each line is a primitive on an edge, with a width proportional to "
         "its posterior weight; dashed lines have almost no weight. One wide line per edge means a "
         "clear choice; several wide lines mean that the data do not decide, or that a mixture is "
@@ -72,16 +71,8 @@ def _best(edge: Mapping[str, Any]) -> tuple[str, float]:
     return str(edge["primitives"][index]), float(edge["weights"][index])
 
 
-def paint_graph(axes: "Axes", edges: Sequence[Mapping[str, Any]]) -> None:
-    """Draw a graph: vertices from left to right, with the primitives of an edge in parallel.
-
-    Parameters
-    ----------
-    axes
-        Axes to draw on.
-    edges
-        As for `graph_picture`.
-    """
+def paint_graph(axes: Axes, edges: Sequence[Mapping[str, Any]]) -> None:
+    """Draw a graph: vertices from left to right, with the primitives of an edge in parallel."""
     num_mixed = sum(len(edge["weights"]) > 1 for edge in edges)
     tops = [0.0]
     for edge in edges:
@@ -130,7 +121,7 @@ def _brief(name: object) -> str:
     return re.sub(r"\([^()]*\)|\s", "", str(name))
 
 
-def _line(axes: "Axes", x: Any, y: Any, weight: float, *, is_choice: bool) -> None:
+def _line(axes: Axes, x: Any, y: Any, weight: float, *, is_choice: bool) -> None:
     width = max(WIDEST * min(max(weight, 0.0), 1.0), 0.7)
     if not is_choice:
         axes.plot(x, y, color=BAND, lw=1.2, zorder=1)

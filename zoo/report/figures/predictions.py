@@ -1,28 +1,14 @@
 """Comparison of predictions with observations."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import xarray
 
 from zoo.diagnostics.finding import format_share
 from zoo.diagnostics.reading import Array, task_of
-from zoo.report.figures.canvas import (
-    BAND,
-    DIM,
-    FIT,
-    INK,
-    TRUTH,
-    Picture,
-    legend_above,
-    panel,
-    short,
-)
-from zoo.report.figures.densities import central_range, density, thin
+from zoo.report.figures.axes import Axes, legend_above
+from zoo.report.figures.canvas import BAND, FIT, INK, TRUTH, Picture, panel, short
+from zoo.report.figures.densities import central_range, density, evenly, thin
 from zoo.report.held_out import Classes, held_out_classes, held_out_draws, training_draws
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Largest number of rows drawn with their interval.
 MAX_ROWS = 120
@@ -36,11 +22,8 @@ INTERVAL = 0.9
 
 def prediction_pictures(tree: xarray.DataTree) -> list[Picture]:
     """Draw predictions for held-out rows, and a posterior predictive check on training rows."""
-    classes, held_out, training = (
-        held_out_classes(tree),
-        held_out_draws(tree),
-        training_draws(tree),
-    )
+    classes = held_out_classes(tree)
+    held_out, training = held_out_draws(tree), training_draws(tree)
     is_classes = task_of(tree) == "classification"
     pictures = [] if classes is None else [_confusion(classes)]
     rows = held_out or training
@@ -57,29 +40,24 @@ def prediction_pictures(tree: xarray.DataTree) -> list[Picture]:
 def _observed_against_predicted(samples: Array, y: Array, words: str) -> Picture:
     low, middle, high = np.quantile(samples, [(1 - INTERVAL) / 2, 0.5, (1 + INTERVAL) / 2], axis=0)
     inside = (y >= low) & (y <= high)
-    order = np.argsort(y)
-    shown = order[np.unique(np.linspace(0, len(y) - 1, min(MAX_ROWS, len(y))).astype(int))]
+    shown = np.argsort(y)[evenly(len(y), MAX_ROWS)]
+    hit, miss = shown[inside[shown]], shown[~inside[shown]]
 
-    def against(axes: "Axes") -> None:
+    def against(axes: Axes) -> None:
         ends = [float(y[shown].min()), float(y[shown].max())]
         axes.plot(ends, ends, color=BAND, lw=1.2)
-        hit, miss = shown[inside[shown]], shown[~inside[shown]]
         axes.vlines(y[hit], low[hit], high[hit], color=FIT, alpha=0.35, lw=1.2)
         axes.plot(y[hit], middle[hit], "o", ms=3.5, mew=0, color=FIT, label="inside its interval")
         axes.vlines(y[miss], low[miss], high[miss], color=TRUTH, alpha=0.5, lw=1.2)
         axes.plot(y[miss], middle[miss], "x", ms=5.5, color=TRUTH, label="outside")
-        axes.set_xlabel("observed")
-        axes.set_ylabel("predicted", color=DIM)
+        axes.set(xlabel="observed", ylabel="predicted")
         legend_above(axes)
 
-    def residuals(axes: "Axes") -> None:
+    def residuals(axes: Axes) -> None:
         axes.axhline(0, color=BAND, lw=1.2)
-        gap = y[shown] - middle[shown]
-        outside = ~inside[shown]
-        axes.plot(middle[shown][~outside], gap[~outside], "o", ms=3.5, mew=0, color=FIT)
-        axes.plot(middle[shown][outside], gap[outside], "x", ms=5.5, color=TRUTH)
-        axes.set_xlabel("predicted")
-        axes.set_ylabel("observed − predicted", color=DIM)
+        axes.plot(middle[hit], y[hit] - middle[hit], "o", ms=3.5, mew=0, color=FIT)
+        axes.plot(middle[miss], y[miss] - middle[miss], "x", ms=5.5, color=TRUTH)
+        axes.set(xlabel="predicted", ylabel="observed − predicted")
 
     share = format_share(float(inside.mean()))
     promised = format_share(INTERVAL)
@@ -96,11 +74,11 @@ def _observed_against_predicted(samples: Array, y: Array, words: str) -> Picture
 
 
 def _replications(samples: Array, y: Array) -> Picture:
-    chosen = np.unique(np.linspace(0, len(samples) - 1, REPLICATIONS).astype(int))
+    chosen = evenly(len(samples), REPLICATIONS)
     low, high = central_range(np.concatenate([samples[chosen].ravel(), y]), 0.998)
     bounds = min(low, float(y.min())), max(high, float(y.max()))
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         for k, row in enumerate(chosen):
             curve = density(thin(samples[row]), *bounds)
             if curve is not None:
@@ -134,7 +112,7 @@ def _confusion(classes: Classes) -> Picture:
     part = matrix[np.ix_(shown, shown)]
     names = [short(classes.names[k], 14) for k in shown]
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         from matplotlib.patches import Rectangle
 
         share = part / np.maximum(matrix[shown].sum(1, keepdims=True), 1)
@@ -150,8 +128,7 @@ def _confusion(classes: Classes) -> Picture:
         axes.set_xlim(-0.5, len(shown) - 0.5)
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.grid(visible=False)
-        axes.set_xlabel("predicted class")
-        axes.set_ylabel("true class", color=DIM)
+        axes.set(xlabel="predicted class", ylabel="true class")
 
     right = format_share(float((guess == classes.y).mean()))
     some = f" The {len(shown)} of {count} classes with the most errors are shown."
@@ -176,13 +153,13 @@ def _frequencies(samples: Array, y: Array, names: list[str] | None) -> Picture:
     low, middle, high = np.quantile(replicated, [0.05, 0.5, 0.95], axis=1)
     words = [_class_name(float(label), names) for label in labels]
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         place = np.arange(len(labels))
         axes.bar(place, observed, 0.7, color=BAND, alpha=0.35, label="observed")
         axes.vlines(place, low, high, color=FIT, lw=2)
         axes.plot(place, middle, "o", color=FIT, ms=5, label="replicated")
         axes.set_xticks(place, words, rotation=45 if len(labels) > 5 else 0)
-        axes.set_ylabel("frequency", color=DIM)
+        axes.set_ylabel("frequency")
         axes.grid(axis="x", visible=False)
         legend_above(axes)
 

@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from zoo.diagnostics.sbc import RankTest
 from zoo.errors import ConfigError
+from zoo.report.figures.axes import Axes
 from zoo.report.figures.canvas import BAND, FIT, STYLE, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Histograms per row.
 COLUMNS = 3
@@ -39,7 +36,7 @@ def save_rank_plot(tests: Mapping[str, RankTest], path: Path) -> None:
         figure.savefig(path, dpi=150)
 
 
-def _histogram(axes: "Axes", name: str, test: RankTest) -> None:
+def _histogram(axes: Axes, name: str, test: RankTest) -> None:
     from scipy.stats import binom
 
     total = int(test.counts.sum())

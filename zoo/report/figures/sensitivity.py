@@ -61,7 +61,7 @@ def _panel(name: str, array: xarray.DataArray, before: Array, after: Array) -> M
         width = max(outer[1] - outer[0], 1e-12)
         bounds = max(bounds[0], outer[0] - 2 * width), min(bounds[1], outer[1] + 2 * width)
     sides = [Side("posterior", after, FIT, filled=True), Side("prior", before, BAND, ":")]
-    return density_panel(title, sides, bounds, alt, legend=True, own_heights=True)
+    return density_panel(title, sides, bounds, alt, own_heights=True)
 
 
 def _spans_decades(before: Array, after: Array) -> bool:

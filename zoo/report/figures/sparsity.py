@@ -1,17 +1,16 @@
 """Groups of weights kept by pruning."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from zoo.diagnostics.finding import format_number, format_share
 from zoo.diagnostics.reading import Array
-from zoo.report.figures.canvas import BAND, DIM, FIT, TRUTH, Picture, panel, short
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from zoo.report.figures.axes import Axes, label_rows
+from zoo.report.figures.canvas import BAND, FIT, TRUTH, Picture, panel, short
+from zoo.report.figures.densities import evenly
 
 #: Largest number of layers drawn.
 MAX_SLOTS = 30
@@ -22,22 +21,10 @@ MAX_POINTS = 400
 
 
 def sparsity_pictures(slots: Mapping[str, Mapping[str, Any]]) -> list[Picture]:
-    """Draw the compression view of a tree.
-
-    Parameters
-    ----------
-    slots
-        For every slot the numbers ``kept`` and ``groups``, the ``threshold`` and, where known, the
-        ``scores`` of its groups.
-    """
-    if not slots:
-        return []
+    """Draw the ``groups`` of every slot, those ``kept``, and ``scores`` around ``threshold``."""
     pictures = [_bars(dict(list(slots.items())[:MAX_SLOTS]))]
-    panels = [
-        drawn
-        for name, slot in list(slots.items())[:MAX_SCORES]
-        if (drawn := _scores(name, slot)) is not None
-    ]
+    drawn = [_scores(name, slot) for name, slot in list(slots.items())[:MAX_SCORES]]
+    panels = [made for made in drawn if made is not None]
     if panels:
         pictures.append(
             Picture(
@@ -55,17 +42,16 @@ def _bars(slots: Mapping[str, Mapping[str, Any]]) -> Picture:
     kept = np.array([slot["kept"] for slot in slots.values()], float)
     groups = np.array([slot["groups"] for slot in slots.values()], float)
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         place = np.arange(len(names))
         axes.barh(place, np.ones(len(names)), 0.62, color=BAND, alpha=0.25)
         axes.barh(place, kept / groups, 0.62, color=FIT, alpha=0.75)
         for k in place:
             axes.text(1.02, float(k), f"{kept[k]:.0f} of {groups[k]:.0f}", va="center")
-        axes.set_yticks(place, [short(name, 22) for name in names])
+        label_rows(axes, names, 22)
+        axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
         axes.set_xlim(0, 1.32)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.grid(axis="y", visible=False)
 
     listed = "; ".join(
         f"{short(name)} keeps {format_share(float(k / g))}"
@@ -83,16 +69,14 @@ def _scores(name: str, slot: Mapping[str, Any]) -> Markup | None:
     scores = scores[np.isfinite(scores)]
     if len(scores) < 2:
         return None
-    shown = np.unique(np.linspace(0, len(scores) - 1, min(MAX_POINTS, len(scores))).astype(int))
+    shown = evenly(len(scores), MAX_POINTS)
     threshold = float(slot["threshold"])
 
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         axes.plot(shown + 1, scores[shown], ".", ms=4, color=FIT)
         if np.isfinite(threshold):
             axes.axhline(threshold, color=TRUTH, ls="--", lw=1.2)
-        axes.set_title(short(name, 44))
-        axes.set_xlabel("group, sorted")
-        axes.set_ylabel("score (high: noise)", color=DIM)
+        axes.set(title=short(name, 44), xlabel="group, sorted", ylabel="score (high: noise)")
 
     return panel(
         paint,

@@ -1,17 +1,13 @@
 """The ELBO over steps: the whole run and the window of the convergence check."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import xarray
 
 from zoo.diagnostics.finding import Finding, format_number
 from zoo.diagnostics.optimisation import WINDOW
 from zoo.diagnostics.reading import Array, variable
-from zoo.report.figures.canvas import BAND, DIM, FIT, INK, Picture, panel
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from zoo.report.figures.axes import Axes
+from zoo.report.figures.canvas import BAND, FIT, INK, Picture, panel
 
 #: Points of a raw and of a smoothed curve.
 RAW_POINTS, SMOOTH_POINTS = 400, 60
@@ -35,14 +31,14 @@ def elbo_picture(tree: xarray.DataTree, findings: list[Finding]) -> Picture | No
     state = _state(findings)
     label = f"last quarter: {state}" if state else "last quarter"
 
-    def whole(axes: "Axes") -> None:
+    def whole(axes: Axes) -> None:
         axes.axvspan(start, steps, color=BAND, alpha=0.18, lw=0, zorder=0)
         _curves(axes, elbos, 0)
         axes.set_ylim(*_limits(elbos))
         axes.text(0.99, 0.05, label, ha="right", va="bottom", color=INK, transform=axes.transAxes)
         axes.set_title("whole run")
 
-    def end(axes: "Axes") -> None:
+    def end(axes: Axes) -> None:
         axes.set_facecolor(BAND)
         axes.patch.set_alpha(0.18)
         _curves(axes, elbos[:, start:], start)
@@ -68,7 +64,7 @@ def _state(findings: list[Finding]) -> str:
     return "converged" if levels[0] == "ok" else "not converged"
 
 
-def _curves(axes: "Axes", elbos: Array, first: int) -> None:
+def _curves(axes: Axes, elbos: Array, first: int) -> None:
     for curve in elbos:
         steps = np.arange(first, first + len(curve))
         finite = np.isfinite(curve)
@@ -79,8 +75,7 @@ def _curves(axes: "Axes", elbos: Array, first: int) -> None:
         axes.plot(steps[shown], values[shown], color=FIT, alpha=0.28, lw=0.8)
         pieces = min(SMOOTH_POINTS, len(values))
         axes.plot(_means(steps, pieces), _means(values, pieces), color=FIT)
-    axes.set_xlabel("step")
-    axes.set_ylabel("ELBO (nats)", color=DIM)
+    axes.set(xlabel="step", ylabel="ELBO (nats)")
     axes.margins(x=0)
 
 
@@ -94,10 +89,8 @@ def _limits(elbos: Array) -> tuple[float, float]:
     low, high = (float(value) for value in np.quantile(late, [0.01, 0.99]))
     room = ROOM * (high - low) or max(1e-6, 0.01 * abs(high))
     finite = elbos[np.isfinite(elbos)]
-    margin = 0.05 * room
-    return max(low - room, float(finite.min()) - margin), min(
-        high + room, float(finite.max()) + margin
-    )
+    lowest, highest = float(finite.min()) - 0.05 * room, float(finite.max()) + 0.05 * room
+    return max(low - room, lowest), min(high + room, highest)
 
 
 def _evenly(count: int, points: int) -> "np.typing.NDArray[np.int_]":

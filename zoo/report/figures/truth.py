@@ -1,7 +1,5 @@
 """Comparison of fit and truth: densities that differ most, and scatter plots of all outputs."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import xarray
 from markupsafe import Markup
@@ -9,11 +7,9 @@ from markupsafe import Markup
 from zoo.diagnostics.finding import format_number
 from zoo.diagnostics.reading import Array
 from zoo.diagnostics.truth_distance import Pair, comparable_pairs, distances
-from zoo.report.figures.canvas import DIM, FIT, TRUTH, Picture, panel
-from zoo.report.figures.densities import Side, central_range, density_panel, thin
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from zoo.report.figures.axes import Axes
+from zoo.report.figures.canvas import FIT, TRUTH, Picture, panel
+from zoo.report.figures.densities import Side, central_range, density_panel, evenly, thin
 
 #: Largest number of panels per quantity.
 MAX_PANELS = 4
@@ -24,15 +20,7 @@ TITLES = {"functions": "output", "log_joint": "log joint", "parameters": "parame
 
 
 def truth_pictures(tree: xarray.DataTree, truth: xarray.DataTree, words: str) -> list[Picture]:
-    """Draw every quantity that both trees hold.
-
-    Parameters
-    ----------
-    tree, truth
-        The fit and the truth.
-    words
-        Name of the truth in legends.
-    """
+    """Draw every quantity that both trees hold; `words` name the truth in legends."""
     pairs = comparable_pairs(tree, truth)
     pictures = [_scatter(pair, words) for pair in pairs if len(pair.columns) >= MIN_POINTS]
     panels = [made for pair in pairs for made in _overlays(pair, words)]
@@ -67,15 +55,11 @@ def _overlay(pair: Pair, k: int, apart: float, words: str) -> Markup:
         f"{format_number(float(truth.std()))}; distance {format_number(apart)} true sds."
     )
     sides = [Side("fit", fit, FIT, filled=True), Side(words, truth, TRUTH, "--")]
-    return density_panel(
-        f"{name}, distance {format_number(apart)}", sides, bounds, alt, legend=True
-    )
+    return density_panel(f"{name}, distance {format_number(apart)}", sides, bounds, alt)
 
 
 def _scatter(pair: Pair, words: str) -> Picture:
-    shown = np.unique(
-        np.linspace(0, len(pair.columns) - 1, min(MAX_POINTS, len(pair.columns))).astype(int)
-    )
+    shown = evenly(len(pair.columns), MAX_POINTS)
     fit, truth = pair.fit[:, shown], pair.truth[:, shown]
     ratio = float(np.median(fit.std(0, ddof=1) / truth.std(0, ddof=1)))
     panels = [
@@ -92,15 +76,13 @@ def _scatter(pair: Pair, words: str) -> Picture:
 
 
 def _diagonal(fit: Array, truth: Array, title: str, words: str) -> Markup:
-    def paint(axes: "Axes") -> None:
+    def paint(axes: Axes) -> None:
         low, high = float(min(fit.min(), truth.min())), float(max(fit.max(), truth.max()))
         margin = 0.05 * (high - low) or 1e-6
         axes.set(xlim=(low - margin, high + margin), ylim=(low - margin, high + margin))
         axes.plot([low, high], [low, high], color=TRUTH, ls="--", lw=1.2)
         axes.plot(truth, fit, "o", ms=5, mew=0, alpha=0.6, color=FIT)
-        axes.set_xlabel(words)
-        axes.set_ylabel("fit", color=DIM)
-        axes.set_title(title)
+        axes.set(xlabel=words, ylabel="fit", title=title)
 
     largest = format_number(float(np.abs(fit - truth).max()))
     return panel(
