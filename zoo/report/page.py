@@ -172,7 +172,8 @@ def _fitted(tree: xarray.DataTree, attributes: _Attributes) -> Section:
     config = attributes.config or {"method": attributes.text("method") or None}
     facts: dict[str, Any] = {title: config.get(key) for key, title in FACTS.items()}
     facts["task"] = attributes.text("task") or None
-    facts["training rows in the tree"] = row_count(tree) or None
+    rows = "training rows in the tree" if facts["task"] else "observed values"
+    facts[rows] = row_count(tree) or None
     facts["unknowns"] = attributes.text("dimension") or None
     if "posterior" in tree.children:
         sizes = tree["posterior"].sizes

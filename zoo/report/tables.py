@@ -34,6 +34,7 @@ PARTS = {
 TOTALS = {
     "log_evidence": "log evidence (nats)",
     "elbo": "ELBO (nats)",
+    "elbo_error": "standard error of the ELBO (nats)",
     "kl": "KL between posterior and prior (nats)",
     "weights_left_percent": "weights left after pruning (%)",
     "nonzero_percent": "nonzero quantized weights (%)",
@@ -100,9 +101,9 @@ def robustness_table(tree: xarray.DataTree, score: str) -> Table | None:
 
 
 def prior_table(priors: Mapping[str, Any]) -> Table | None:
-    """List the prior of every slot."""
-    rows = [(slot, str(prior)) for slot, prior in priors.items()]
-    return table("Priors as used", ["slot", "prior"], rows, "code")
+    """List the prior of every site."""
+    rows = [(site, str(prior)) for site, prior in priors.items()]
+    return table("Priors as used", ["site", "prior"], rows, "code")
 
 
 def mapping_table(caption: str, values: Mapping[str, Any]) -> Table | None:
