@@ -5,11 +5,10 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Normal, constraints
-from torch.distributions.kl import register_kl
 
+from guides.distribution_base import Expandable, analytic_kl
 from guides.elementwise import EPSILON
 from guides.log_scale_normal import LogScaleNormal
 
@@ -28,7 +27,25 @@ _TERMS = [math.prod(range(1, 2 * k, 2)) / 2 ** (k + 1) for k in range(17)]
 _CONSTANT = math.log(2) + 0.5 * float(np.euler_gamma)
 
 
-class LogUniform(TorchDistribution):
+class Improper(Expandable):
+    """Base of densities on the real line that cannot be normalised, so cannot be sampled."""
+
+    support = constraints.real
+    has_rsample = False
+    #: What to sample instead.
+    counterpart: ClassVar[str]
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Raise an error: the distribution is improper."""
+        raise NotImplementedError(
+            f"{type(self).__name__} is improper and cannot be sampled. Use its proper counterpart, "
+            f"{self.counterpart}."
+        )
+
+    rsample = sample
+
+
+class LogUniform(Improper):
     r"""Improper log-uniform prior on the real line.
 
     .. math:: p(w) ∝ 1/|w|
@@ -48,18 +65,10 @@ class LogUniform(TorchDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-    support = constraints.real
-    has_rsample = False
+    counterpart = "SmoothLogUniform(low, high)"
 
     def __init__(self, *, validate_args: bool | None = None) -> None:
         super().__init__(torch.Size(), validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "LogUniform":
-        """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(LogUniform, _instance)
-        super(LogUniform, new).__init__(torch.Size(batch_shape), validate_args=False)
-        new._validate_args = self._validate_args
-        return cast(LogUniform, new)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return −log|value|, up to an additive constant."""
@@ -68,15 +77,6 @@ class LogUniform(TorchDistribution):
         tiny = torch.finfo(value.dtype).tiny
         density = -value.abs().clamp(min=tiny).log()
         return density.expand(np.broadcast_shapes(value.shape, self.batch_shape))
-
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
-        """Raise an error: the distribution is improper."""
-        raise NotImplementedError(
-            "LogUniform is improper and cannot be sampled. "
-            "Use its proper counterpart SmoothLogUniform(low, high)."
-        )
-
-    rsample = sample
 
 
 class _ExactDivergence(torch.autograd.Function):
@@ -178,12 +178,9 @@ def _approximate(loc: Tensor, log_scale: Tensor) -> Tensor:
     return molchanov(log_alpha.clamp(-_LOG_ALPHA_LIMIT, _LOG_ALPHA_LIMIT))
 
 
+@analytic_kl(Normal, LogUniform)
 def _kl_normal_log_uniform(p: Normal, q: LogUniform) -> Tensor:
     shape = np.broadcast_shapes(p.batch_shape, q.batch_shape)
     # Use the logarithm of the scale if the guide has it.
     log_scale = p.log_scale if isinstance(p, LogScaleNormal) else p.scale.log()
     return _approximate(p.loc, log_scale).expand(shape)
-
-
-_register: Any = register_kl
-_register(Normal, LogUniform)(_kl_normal_log_uniform)
