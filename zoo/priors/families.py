@@ -1,10 +1,10 @@
-"""What a prior may be called, which parameters it takes and where its values live.
+"""Families of priors: their names, parameters and supports.
 
-Two kinds of family share one interface. A *plain* family is any univariate continuous distribution
-of Pyro or of `zoo.distributions`: parameter names come from its signature and ranges from its
-``arg_constraints``, so there is no second list to keep. A *structured* family is a Pyro model of
-one or more sites, a subclass of `zoo.priors.slot_prior.SlotPrior`, mostly in the file of its
-method. It registers itself when it is defined.
+There are two kinds. A *plain* family is any univariate continuous distribution of Pyro or of
+`zoo.distributions`: parameter names are read from its signature, ranges from its
+``arg_constraints``. A *structured* family is a Pyro model of one or more sites, a subclass of
+`zoo.priors.slot_prior.SlotPrior`, mostly in the file of its method. It registers itself when it is
+defined.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from torch.distributions import Distribution, constraints, transform_to
 
 import zoo.distributions
 from zoo.errors import PriorError, did_you_mean
-from zoo.parsing.calls import short
+from zoo.parsing.calls import bind, short
 from zoo.registry import discover
 
 if TYPE_CHECKING:
@@ -59,19 +59,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Family:
-    """A named family of priors.
-
-    Attributes
-    ----------
-    name
-        How users call it.
-    parameters
-        Its parameters, in signature order.
-    cls
-        The distribution class, or the class of the structured prior.
-    structured
-        Whether it is a Pyro model of its own.
-    """
+    """A named family of priors: a distribution, or a structured prior with its own Pyro model."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -80,35 +68,30 @@ class Family:
 
     @property
     def moved(self) -> tuple[str, ...]:
-        """Names that were parameters once, and are options of the guide now."""
+        """Former parameters that are now options of the guide."""
         return tuple(getattr(self.cls, "moved_parameters", ()))
 
     def bind(
         self, positional: Sequence["Value"], keywords: Mapping[str, "Value"]
-    ) -> "dict[str, Value]":
-        """Assign values to parameters as Python would, with messages a user can act on."""
-        names = [parameter.name for parameter in self.parameters]
-        keywords = {k: v for k, v in keywords.items() if k not in self.moved}
-        if len(positional) > len(names):
-            raise PriorError(
-                f"{self.name} takes {len(names)} parameters ({', '.join(names) or 'none'}). "
-                f"Got {len(positional)}."
-            )
-        given = dict(zip(names, positional, strict=False))
-        for name, value in keywords.items():
-            if name not in names:
-                raise PriorError(
-                    f"{self.name} has no parameter {name!r}.{did_you_mean(name, names)} "
-                    f"It takes: {', '.join(names) or 'none'}."
-                )
-            if name in given:
-                raise PriorError(f"the parameter {name!r} of {self.name} is given twice.")
-            given[name] = value
-        missing = [p.name for p in self.parameters if p.default is REQUIRED and p.name not in given]
-        if missing:
-            raise PriorError(f"{self.name} needs a value for {', '.join(map(repr, missing))}.")
+    ) -> "tuple[dict[str, Value], dict[str, Value]]":
+        """Return the values of all parameters, and of options that an old text has among them.
+
+        Parameters that became options were the last ones of every signature.
+        """
+        given = bind(
+            self.name,
+            [p.name for p in self.parameters],
+            positional,
+            keywords,
+            required=[p.name for p in self.parameters if p.default is REQUIRED],
+            hidden=self.moved,
+            error=PriorError,
+        )
         values = {p.name: given.get(p.name, p.default) for p in self.parameters}
-        return {name: value for name, value in values.items() if value is not None}
+        return (
+            {name: value for name, value in values.items() if value is not None},
+            {name: value for name, value in given.items() if name in self.moved},
+        )
 
     def check(self, arguments: "Mapping[str, Value]") -> None:
         """Check every value against its parameter's range."""
@@ -138,8 +121,9 @@ class Family:
             self._check_hyper_prior(parameter, value)
         elif not isinstance(value, float):
             raise wrong
-        elif parameter.constraint is not None and not _inside(parameter.constraint, value):
-            raise wrong
+        elif parameter.constraint is not None:
+            if not parameter.constraint.check(_typical_value(value)):
+                raise wrong
 
     def _check_hyper_prior(self, parameter: Parameter, value: Any) -> None:
         """Refuse a hyper-prior with values that its parameter does not accept."""
@@ -157,10 +141,7 @@ class Family:
             )
 
     def support(self, arguments: "Mapping[str, Value]") -> constraints.Constraint:
-        """Where the values of a prior of this family live."""
-        if self.structured:
-            known: constraints.Constraint = self.cls.support  # type: ignore[attr-defined]
-            return known
+        """Return the support of a prior of this plain family."""
         support = self._instantiate(arguments).support
         assert support is not None
         return support
@@ -173,9 +154,8 @@ class Family:
                 raise ValueError("its values are not single numbers")
         except (ValueError, NotImplementedError) as error:
             values = ", ".join(f"{name}={value}" for name, value in arguments.items())
-            raise PriorError(
-                f"{self.name}({values}) does not exist: {_first_line(error)}"
-            ) from None
+            problem = " ".join(str(error).split())[:200]
+            raise PriorError(f"{self.name}({values}) does not exist: {problem}") from None
         return distribution
 
 
@@ -188,10 +168,6 @@ def _typical_value(value: Any) -> torch.Tensor:
     if _is_prior(value):
         return typical_points(value.family.support(value.arguments))[0]
     return torch.tensor(value, dtype=torch.float64)
-
-
-def _inside(constraint: constraints.Constraint, value: float) -> bool:
-    return bool(constraint.check(torch.tensor(value, dtype=torch.float64)))
 
 
 def typical_points(support: constraints.Constraint) -> torch.Tensor:
@@ -211,10 +187,6 @@ def describe(constraint: constraints.Constraint) -> str:
         if hasattr(constraint, name)
     ]
     return " and ".join(bounds) if bounds else str(constraint).lower()
-
-
-def _first_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 _STRUCTURED: dict[str, Family] = {}
@@ -250,7 +222,7 @@ def _declared(cls: Any) -> typing.Iterator[Parameter]:
 
 
 def _is_parameter(hint: Any) -> bool:
-    """Tell the numbers, options and lists of a prior from its buffers."""
+    """Distinguish the numbers, choices and lists of a prior from its buffers."""
     return hint is float or typing.get_origin(hint) in (typing.Literal, tuple)
 
 

@@ -175,10 +175,9 @@ def _text_value(text: str) -> Value:
 def _complete(name: str, positional: list[Value], keywords: dict[str, Value]) -> Prior:
     """Bind arguments to the family's signature, fill in the defaults and check every value."""
     family = find_family(name)
-    arguments = family.bind(positional, keywords)
+    arguments, options = family.bind(positional, keywords)
     family.check(arguments)
-    options = tuple((key, value) for key, value in keywords.items() if key in family.moved)
-    prior = Prior(family.name, tuple(arguments.items()), options)
+    prior = Prior(family.name, tuple(arguments.items()), tuple(options.items()))
     if name != family.name or options:
         _warn_of_spelling(name, prior)
     # Mappings could be deeper and longer than text, but every prior must be writable as text.

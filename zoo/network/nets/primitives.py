@@ -12,23 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.errors import ConfigError, did_you_mean, unknown_name
+from zoo.errors import ConfigError, unknown_name
 from zoo.network.nets.mlp import ACTIVATIONS
 from zoo.network.nets.polynomial import Powers
-from zoo.parsing.calls import Argument, Call, parse_call, short
+from zoo.parsing.calls import Argument, bind, parse_call, short
 
 #: Largest argument of a primitive: units, channels or kernel size.
 MAX_SIZE = 10_000
 
 
 class Zero(nn.Module):
-    """Zeros for any input: no connection.
-
-    Parameters
-    ----------
-    shape
-        Shape of one row of its output.
-    """
+    """Zeros for any input, that is, no connection; ``shape`` is that of one row of the output."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
@@ -39,18 +33,11 @@ class Zero(nn.Module):
         return x.new_zeros(len(x), *self.shape)
 
 
-class Constant(nn.Module):
-    """The same learned constants for every row, one per unit or channel.
-
-    Parameters
-    ----------
-    shape
-        Shape of one row of its output.
-    """
+class Constant(Zero):
+    """The same learned constants for every row, one per unit or channel."""
 
     def __init__(self, shape: Sequence[int]) -> None:
-        super().__init__()
-        self.shape = tuple(shape)
+        super().__init__(shape)
         self.value = nn.Parameter(torch.zeros(self.shape[0], *(1 for _ in self.shape[1:])))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,15 +47,7 @@ class Constant(nn.Module):
 
 @dataclass(frozen=True)
 class Place:
-    """The context of a primitive.
-
-    Attributes
-    ----------
-    shape
-        Shape of one row of the input.
-    num_outputs
-        Value of the word ``outputs``: the number of outputs required by the likelihood.
-    """
+    """The context of a primitive: the shape of one input row, and the value of ``outputs``."""
 
     shape: tuple[int, ...]
     num_outputs: int
@@ -90,8 +69,7 @@ def _conv(
     place: Place, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
 ) -> nn.Module:
     entering, leaving = place.channels(channels)
-    padding = dilation * (_odd(kernel) // 2)
-    return nn.Conv2d(entering, leaving, kernel, stride, padding, dilation)
+    return nn.Conv2d(entering, leaving, kernel, stride, _padding(kernel, dilation), dilation)
 
 
 def _separable(
@@ -99,21 +77,24 @@ def _separable(
 ) -> nn.Module:
     """Return a depthwise convolution followed by a pointwise one."""
     entering, leaving = place.channels(channels)
-    padding = dilation * (_odd(kernel) // 2)
+    padding = _padding(kernel, dilation)
     depthwise = nn.Conv2d(
         entering, entering, kernel, stride, padding, dilation, groups=entering, bias=False
     )
     return nn.Sequential(depthwise, nn.Conv2d(entering, leaving, 1))
 
 
+# Pooling with an odd kernel keeps the size; an even one has no padding and reduces it.
+
+
 def _max_pool(place: Place, kernel: int = 3, stride: int = 1) -> nn.Module:
     place.channels(0)
-    return nn.MaxPool2d(kernel, stride, padding=_same(kernel))
+    return nn.MaxPool2d(kernel, stride, kernel // 2 * (kernel % 2))
 
 
 def _avg_pool(place: Place, kernel: int = 3, stride: int = 1) -> nn.Module:
     place.channels(0)
-    return nn.AvgPool2d(kernel, stride, padding=_same(kernel), count_include_pad=False)
+    return nn.AvgPool2d(kernel, stride, kernel // 2 * (kernel % 2), count_include_pad=False)
 
 
 def _average(place: Place) -> nn.Module:
@@ -126,15 +107,11 @@ def _powers(place: Place, degree: int) -> nn.Module:
     return Powers(degree)
 
 
-def _odd(kernel: int) -> int:
+def _padding(kernel: int, dilation: int) -> int:
+    """Return the padding that keeps the size of an image."""
     if kernel % 2 == 0:
         raise ConfigError(f"its kernel size must be odd, but is {kernel}")
-    return kernel
-
-
-def _same(kernel: int) -> int:
-    """Return the padding that keeps the size; zero for an even kernel, which reduces it."""
-    return kernel // 2 if kernel % 2 else 0
+    return dilation * (kernel // 2)
 
 
 #: Builders of primitives. The last two use the shape of the other primitives of their edge.
@@ -156,16 +133,9 @@ SHAPELESS = ("zero", "constant")
 
 
 def build_primitive(source: Any, place: Place, edge: str) -> nn.Module:
-    """Build a primitive from text or from a list of texts.
+    """Build a primitive of an edge from text or from a list of texts.
 
-    Parameters
-    ----------
-    source
-        Text of the user.
-    place
-        Its input; for ``zero`` and ``constant``, its output.
-    edge
-        Name of the edge, for messages.
+    ``place`` describes its input; for ``zero`` and ``constant``, its output.
     """
     steps = source if isinstance(source, list | tuple) else [source]
     if not steps:
@@ -190,39 +160,26 @@ def _build_step(step: Any, place: Place, edge: str) -> nn.Module:
     if call.name not in PRIMITIVES:
         raise unknown_name(f"primitive of edge {edge!r}", call.name, PRIMITIVES)
     builder = PRIMITIVES[call.name]
-    arguments = _bind(call, builder, place)
+    parameters = {
+        name: parameter.default is parameter.empty
+        for name, parameter in inspect.signature(builder).parameters.items()
+        if name not in ("place", "cls")
+    }
+    given = bind(
+        f"the primitive {call.name!r}",
+        list(parameters),
+        call.positional,
+        dict(call.keywords),
+        required=[name for name, is_required in parameters.items() if is_required],
+        error=ConfigError,
+    )
+    arguments = {name: _size(value, name, call.name, place) for name, value in given.items()}
     try:
         return builder(place, **arguments)
     except (ConfigError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"the primitive {short(step)} of edge {edge!r} cannot be built: {error}."
         ) from None
-
-
-def _bind(call: Call, builder: Callable[..., nn.Module], place: Place) -> dict[str, int]:
-    """Bind values to the parameters of a primitive."""
-    parameters = [
-        p
-        for name, p in inspect.signature(builder).parameters.items()
-        if name not in ("place", "cls")
-    ]
-    names = [p.name for p in parameters]
-    takes = f"It takes: {', '.join(names) or 'nothing'}."
-    if len(call.positional) > len(names):
-        raise ConfigError(f"too many values for the primitive {call.name!r}. {takes}")
-    given = dict(zip(names, call.positional, strict=False))
-    for name, value in call.keywords:
-        if name not in names or name in given:
-            problem = "given twice" if name in given else "unknown"
-            raise ConfigError(
-                f"{name!r} of the primitive {call.name!r} is {problem}."
-                f"{did_you_mean(name, names)} {takes}"
-            )
-        given[name] = value
-    missing = [p.name for p in parameters if p.default is p.empty and p.name not in given]
-    if missing:
-        raise ConfigError(f"the primitive {call.name!r} needs a value for {missing[0]!r}.")
-    return {name: _size(value, name, call.name, place) for name, value in given.items()}
 
 
 def _size(value: Argument, name: str, primitive: str, place: Place) -> int:
