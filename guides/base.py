@@ -1,5 +1,6 @@
 """`Guide`: runs its sample statements, draws many samples at once, and can be combined."""
 
+import inspect
 import itertools
 import warnings
 from abc import abstractmethod
@@ -13,6 +14,9 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
+#: Guides of whole models by class name; see `Guide`.
+GUIDES: dict[str, type["Guide"]] = {}
+
 
 class Guide(nn.Module):
     """A Pyro guide whose parameters are ordinary parameters of a module.
@@ -25,7 +29,21 @@ class Guide(nn.Module):
 
     or with `pyro.infer.SVI`: unless Pyro's parameters are module-local, a call registers the
     parameters in the global store.
+
+    A subclass with the arguments ``model``, ``init`` and ``init_scale`` fits any model, and
+    registers itself in `GUIDES`.
     """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if {"model", "init", "init_scale"} <= set(inspect.signature(cls).parameters):
+            known = GUIDES.setdefault(cls.__name__, cls)
+            if known.__module__ != cls.__module__:
+                raise ValueError(
+                    f"the guide {cls.__name__!r} of {cls.__module__} is already defined by "
+                    f"{known.__module__}"
+                )
+            GUIDES[cls.__name__] = cls
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every site. The arguments are those of the model, and are ignored."""

@@ -7,10 +7,11 @@ import pyro.infer.autoguide as autoguides
 from torch import Tensor, nn
 
 from guides.adapted import Adapted, auto_guide
-from guides.base import Guide
+from guides.base import GUIDES, Guide
 from zoo.errors import ConfigError, unknown_name
 from zoo.network.bnn import BNN
 from zoo.parsing.calls import Call, parse_call
+from zoo.registry import discover, method_name
 
 #: What a guide may be: a name, a text, a class of `pyro.infer.autoguide`, a guide, or a function.
 GuideSource = str | type | nn.Module | Callable[..., Any]
@@ -42,7 +43,8 @@ def build_guide(model: BNN, source: GuideSource, init_scale: float) -> Guide:
         The model.
     source
         ``factorised`` follows the priors, ``full_rank`` is one Normal over all sites; the text or
-        the class of an autoguide of Pyro; a guide of the model; or a function that is one.
+        the class of a guide of `guides`, of a plug-in or of Pyro; a guide of the model; or a
+        function that is one.
     init_scale
         Standard deviation at the start, in unconstrained space.
     """
@@ -77,21 +79,29 @@ def _auto(
     return auto_guide(family, program, init=init, init_scale=init_scale, options=options)
 
 
+def guide_families() -> dict[str, type]:
+    """Return the guides that a text can name: those of Pyro, ours, and those of plug-ins."""
+    discover()
+    autos = [name for name in autoguides.__all__ if name.startswith("Auto")]
+    own = {method_name(name.removesuffix("Guide")): cls for name, cls in GUIDES.items()}
+    return own | {name: getattr(autoguides, name) for name in autos}
+
+
 def parse_guide(text: str) -> tuple[type, dict[str, Any]]:
     """Read text such as ``AutoLowRankMultivariateNormal(rank=5)``."""
     call = parse_call(
         text, what="guide", example="factorised or AutoNormal(init_scale=0.1)", error=ConfigError
     )
-    known = [name for name in autoguides.__all__ if name.startswith("Auto")]
-    if call.name not in known:
-        raise unknown_name("guide", call.name, [*NAMES, *known])
+    families = guide_families()
+    if call.name not in families:
+        raise unknown_name("guide", call.name, {*NAMES, *families})
     if call.positional or any(isinstance(v, Call | tuple) for _, v in call.keywords):
         raise ConfigError(f"the guide {text!r} takes numbers and names by keyword, like rank=5.")
     options = {
         name: int(value) if isinstance(value, float) and value.is_integer() else value
         for name, value in call.keywords
     }
-    return getattr(autoguides, call.name), options
+    return families[call.name], options
 
 
 def _name(source: GuideSource) -> str:
