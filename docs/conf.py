@@ -11,7 +11,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 html_theme = "furo"
 exclude_patterns = ["_build"]
 
-_pages = [f".. automodule:: {get(name).builder.__module__}\n" for name in list_models()]
+_pages = [f".. automodule:: {get(name).method.__module__}\n" for name in list_models()]
 _titles = [f"{name}\n{'-' * len(name)}\n" for name in list_models()]
 _sections = "\n".join(title + "\n" + page for title, page in zip(_titles, _pages, strict=True))
 (Path(__file__).parent / "methods.rst").write_text(

@@ -196,32 +196,20 @@ def _sampled(mean: Tensor, variance: Tensor) -> Tensor:
     return output
 
 
-def _moments(value: Any) -> tuple[Any, Any]:
-    """Mean and variance of a lazy sample; a tensor or None has no variance."""
-    return value.moments() if is_lazy(value) else (value, None)
-
-
-def _ready(weight: Any, bias: Any, x: Any, operation: str) -> Any:
-    """Integrate weight and bias out and return their moments, or NotImplemented."""
-    if not is_lazy(weight) or not weight.is_fresh or is_lazy(x):
-        return NotImplemented
-    weight.consume(operation)
-    if is_lazy(bias):
-        if bias.is_fresh:
-            bias.consume(operation)
-        else:
-            bias = bias.draw()
-    return weight.moments(), _moments(bias)
-
-
 def _linear_map(function: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return the rule of a function that is linear in weight and bias, and in its input."""
 
     def rule(input: Tensor, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Any:
-        ready = _ready(weight, bias, input, function.__name__)
-        if ready is NotImplemented:
+        if not is_lazy(weight) or not weight.is_fresh or is_lazy(input):
             return NotImplemented
-        (loc, variance), (bias_loc, bias_variance) = ready
+        weight.consume(function.__name__)
+        bias_loc, bias_variance = bias, None
+        if is_lazy(bias) and bias.is_fresh:
+            bias.consume(function.__name__)
+            bias_loc, bias_variance = bias.moments()
+        elif is_lazy(bias):
+            bias_loc = bias.draw()
+        loc, variance = weight.moments()
         mean = function(input, channels_last(loc), bias_loc, *args, **kwargs)
         spread = function(input * input, channels_last(variance), bias_variance, *args, **kwargs)
         return _sampled(mean, spread)

@@ -30,9 +30,7 @@ class EmpiricalBayesNormal(Expandable, dist.Normal):
 
     References
     ----------
-    Kharitonov, Molchanov & Vetrov (2018), *Variational Dropout via Empirical Bayes*;
-    Titsias & Lázaro-Gredilla (2014), *Doubly Stochastic Variational Bayes for non-Conjugate
-    Inference*.
+    See `zoo.models.empirical_bayes`.
     """
 
     arg_constraints = {  # noqa: RUF012

@@ -53,15 +53,13 @@ class LogUniform(Improper):
     It cannot be normalised, so `log_prob` is defined up to an additive constant and the
     distribution cannot be sampled. Use it with a `Normal` guide and
     `pyro.infer.TraceMeanField_ELBO`, which uses `kl_log_uniform`. For sampling-based inference and
-    prior prediction use the proper `SmoothLogUniform`. The same class is the scale prior of the
-    group normal-Jeffreys model.
+    prior prediction use the proper `SmoothLogUniform`.
 
     References
     ----------
-    Kingma, Salimans & Welling (2015), *Variational Dropout and the Local Reparameterization
-    Trick*; Molchanov, Ashukha & Vetrov (2017), *Variational Dropout Sparsifies Deep Neural
-    Networks*; Hron, Matthews & Ghahramani (2018), *Variational Bayesian dropout: pitfalls and
-    fixes*, on why the posterior under it need not exist.
+    See `zoo.models.variational_dropout` and `zoo.models.sparse_vd`; Hron, Matthews & Ghahramani
+    (2018), *Variational Bayesian dropout: pitfalls and fixes*, on why the posterior under it need
+    not exist.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -134,7 +132,7 @@ def dawson(x: Tensor) -> Tensor:
 
 
 def molchanov(log_alpha: Tensor) -> Tensor:
-    """Return k1·sigmoid(−(k2 + k3 log α)) + ½ log(1 + 1/α), the fitted divergence."""
+    """Return k1·sigmoid(−(k2 + k3 log α)) + ½ log(1 + 1/α), the fit to the divergence."""
     bump = _K1 * torch.sigmoid(-(_K2 + _K3 * log_alpha))
     return bump + 0.5 * torch.nn.functional.softplus(-log_alpha)
 
@@ -142,24 +140,18 @@ def molchanov(log_alpha: Tensor) -> Tensor:
 def kl_log_uniform(loc: Tensor, scale: Tensor, *, method: str = "approximate") -> Tensor:
     r"""Divergence of a normal from the log-uniform prior, zero in the limit of pure noise.
 
-    .. math:: KL ≈ k_1\,\mathrm{sigmoid}(-(k_2 + k_3 \log α)) + ½ \log(1 + 1/α),
-        \quad α = σ²/μ²
     .. math:: KL = u\,{}_2F_2(1, 1; 3/2, 2; -u), \quad u = μ²/(2σ²),
         \quad dKL/du = D(\sqrt{u})/\sqrt{u}
 
-    The approximation uses log α = 2 log σ − log(μ² + 1e-16), clamped to [−10, 10]; outside that
-    range it is constant. The exact form needs neither and serves as a reference.
+    The approximation, for training, is `molchanov` at log α = 2 log σ − log(μ² + 1e-16), clamped to
+    [−10, 10]; outside that range it is constant. The exact form serves as a reference.
 
     Parameters
     ----------
     loc, scale
         Mean and standard deviation of the normal.
     method
-        "approximate" (first formula, for training) or "exact" (second).
-
-    References
-    ----------
-    Molchanov, Ashukha & Vetrov (2017), *Variational Dropout Sparsifies Deep Neural Networks*.
+        "approximate" or "exact".
     """
     if method == "approximate":
         return _approximate(loc, scale.log())

@@ -43,7 +43,7 @@ class Quantizing(Improper):
 
     References
     ----------
-    Achterhold, Köhler, Schmeink & Genewein (2018), *Variational Network Quantization*.
+    See `zoo.models.quantized`.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {

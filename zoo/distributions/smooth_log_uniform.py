@@ -68,8 +68,7 @@ class SmoothLogUniform(LogBounded):
     References
     ----------
     Louizos, Ullrich & Welling (2017), *Bayesian Compression for Deep Learning*, for the scale
-    mixture; Hron, Matthews & Ghahramani (2018), *Variational Bayesian dropout: pitfalls and
-    fixes*, for the need of a proper version.
+    mixture.
     """
 
     support = constraints.real

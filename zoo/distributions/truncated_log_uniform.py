@@ -19,17 +19,13 @@ class TruncatedLogUniform(LogBounded):
 
     .. math:: p(θ) = \frac{1}{(b - a)\,θ}, \quad e^a ≤ θ ≤ e^b
 
-    Prior of the multiplicative noise in structured Bayesian pruning; `kl_truncated_uniform` is its
-    divergence from a `TruncatedLogNormal` guide with the same bounds.
+    The prior of the multiplicative noise in `zoo.models.structured_bp`; `kl_truncated_uniform` is
+    the divergence of a `TruncatedLogNormal` guide with the same bounds.
 
     Parameters
     ----------
     low, high
-        Bounds a < b of **log θ**; the reference choice is −20 and 0.
-
-    References
-    ----------
-    Neklyudov et al. (2017), *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*.
+        Bounds a < b of **log θ**; the published choice is −20 and 0.
     """
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)

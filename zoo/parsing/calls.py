@@ -33,16 +33,9 @@ class Call:
 
 
 def parse_call(text: str, *, what: str, example: str, error: type[ZooError]) -> Call:
-    """Parse one call.
+    """Parse one call; a bare name is a call without arguments.
 
-    Parameters
-    ----------
-    text
-        Text of the user; a bare name is a call without arguments.
-    what, example
-        Name of the parsed object and a correct example, for messages.
-    error
-        Class of the errors raised.
+    ``what`` and ``example`` are the name of the parsed object and a correct example, for messages.
     """
     return _Reader(text, what, example, error).read()
 
@@ -57,20 +50,9 @@ def bind(
     hidden: Sequence[str] = (),
     error: type[ZooError],
 ) -> dict[str, T]:
-    """Assign values to parameters as Python would, with messages that a user can act on.
+    """Assign values to the parameters ``names`` of a call as Python would, with clear messages.
 
-    Parameters
-    ----------
-    what
-        Name of the called object in messages.
-    names, required
-        Its parameters in order, and those without a default.
-    positional, keywords
-        The given values.
-    hidden
-        Parameters that follow the others, and are accepted but not mentioned.
-    error
-        Class of the errors raised.
+    Parameters that are ``hidden`` follow the others; they are accepted, but not mentioned.
     """
     accepted, listed = [*names, *hidden], ", ".join(names) or "none"
     if len(positional) > len(accepted):

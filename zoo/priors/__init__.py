@@ -1,8 +1,8 @@
 """Priors: parse them, check them, print them, and turn them into Pyro models.
 
-`spec` reads and prints, `families` knows the names and ranges, `plain` makes Pyro models of
-ordinary distributions. Priors that are models of their own are subclasses of `SlotPrior`, in the
-file of their method (`zoo.models`), in this folder if methods share them, or in plug-ins.
+`spec` parses and prints, `families` holds names and ranges, `plain` makes Pyro models of ordinary
+distributions. Structured priors are subclasses of `SlotPrior`, in the file of their method
+(`zoo.models`), in this folder if methods share them, or in plug-ins.
 """
 
 from collections.abc import Mapping, Sequence

@@ -104,26 +104,23 @@ class Family:
             self._instantiate(arguments)  # relations between parameters: Uniform(low < high)
 
     def _check_one(self, parameter: Parameter, value: "Value") -> None:
-        shown = short(value) if isinstance(value, str) else value
-        wrong = PriorError(
-            f"the parameter {parameter.name!r} of {self.name} must be {parameter.accepts}"
-            f"{'' if self.structured or parameter.is_list else ' or a hyper-prior'}. Got {shown}."
-        )
+        constraint = parameter.constraint
         if parameter.choices:
-            if value not in parameter.choices:
-                raise wrong
+            fits = value in parameter.choices
         elif parameter.is_list:
-            if not isinstance(value, tuple):
-                raise wrong
-        elif _is_prior(value):
-            if self.structured:
-                raise wrong
-            self._check_hyper_prior(parameter, value)
-        elif not isinstance(value, float):
-            raise wrong
-        elif parameter.constraint is not None:
-            if not parameter.constraint.check(_typical_value(value)):
-                raise wrong
+            fits = isinstance(value, tuple)
+        elif _is_prior(value) and not self.structured:
+            return self._check_hyper_prior(parameter, value)
+        else:
+            fits = isinstance(value, float) and (
+                constraint is None or bool(constraint.check(_typical_value(value)))
+            )
+        if not fits:
+            others = "" if self.structured or parameter.is_list else " or a hyper-prior"
+            raise PriorError(
+                f"the parameter {parameter.name!r} of {self.name} must be {parameter.accepts}"
+                f"{others}. Got {short(value) if isinstance(value, str) else value}."
+            )
 
     def _check_hyper_prior(self, parameter: Parameter, value: Any) -> None:
         """Refuse a hyper-prior with values that its parameter does not accept."""
@@ -164,7 +161,7 @@ def _is_prior(value: object) -> Any:
 
 
 def _typical_value(value: Any) -> torch.Tensor:
-    """Return a number as a tensor; a hyper-prior stands for one of its values."""
+    """Return a number as a tensor; for a hyper-prior, one of its typical values."""
     if _is_prior(value):
         return typical_points(value.family.support(value.arguments))[0]
     return torch.tensor(value, dtype=torch.float64)
@@ -178,7 +175,7 @@ def typical_points(support: constraints.Constraint) -> torch.Tensor:
 
 
 def describe(constraint: constraints.Constraint) -> str:
-    """Say in words where a constraint holds."""
+    """Return a constraint in words."""
     if constraint is constraints.real:
         return "real"
     bounds = [
@@ -210,30 +207,16 @@ def _declared(cls: Any) -> typing.Iterator[Parameter]:
     """Read the parameters of a structured prior from its annotated attributes."""
     hints = typing.get_type_hints(cls)
     for name in vars(cls).get("__annotations__", {}):
-        hint = hints[name]
-        if typing.get_origin(hint) is typing.ClassVar or not _is_parameter(hint):
-            continue
+        kind = typing.get_origin(hints[name]) or hints[name]
         default = getattr(cls, name, REQUIRED)
-        if typing.get_origin(hint) is typing.Literal:
-            yield Parameter(name, default, choices=typing.get_args(hint))
-        else:
-            is_list = typing.get_origin(hint) is tuple
-            yield Parameter(name, default, cls.ranges.get(name), is_list=is_list)
-
-
-def _is_parameter(hint: Any) -> bool:
-    """Distinguish the numbers, choices and lists of a prior from its buffers."""
-    return hint is float or typing.get_origin(hint) in (typing.Literal, tuple)
+        if kind is typing.Literal:
+            yield Parameter(name, default, choices=typing.get_args(hints[name]))
+        elif kind in (float, tuple):  # anything else is a buffer or a class variable
+            yield Parameter(name, default, cls.ranges.get(name), is_list=kind is tuple)
 
 
 def find_family(name: str) -> Family:
-    """Return the family called ``name``.
-
-    Raises
-    ------
-    PriorError
-        If there is none, or if it cannot be a prior (discrete, multivariate, ...).
-    """
+    """Return the family called ``name``; discrete and multivariate distributions are none."""
     discover()
     if name in _STRUCTURED or name in _OLD_NAMES:
         return _STRUCTURED[_OLD_NAMES.get(name, name)]
@@ -261,7 +244,7 @@ def _distribution_classes() -> dict[str, type]:
 def _plain_family(name: str, cls: type) -> Family:
     try:
         parameters = _read_signature(cls)
-    except NotImplementedError:  # torch cannot tell the dimensions of the class
+    except NotImplementedError:  # the dimensions of the class are not known
         parameters = None
     if parameters is None:
         raise PriorError(

@@ -245,8 +245,8 @@ def choices(net: nn.Module) -> list[Choice]:
     if isinstance(net, Graph):
         return _graph_choices(net, "edges.")
     return [
-        Choice(name, place, place + 1, tuple(mixed.names))
-        for place, (name, mixed) in enumerate(mixtures(net))
+        Choice(name, index, index + 1, tuple(mixed.names))
+        for index, (name, mixed) in enumerate(mixtures(net))
     ]
 
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from zoo.errors import ConfigError, unknown_name
 from zoo.network.nets.graph import Graph, check_aggregate, check_links, edge_name
-from zoo.network.nets.primitives import SHAPELESS, Place, build_primitive, output_shape
+from zoo.network.nets.primitives import SHAPELESS, Context, build_primitive, output_shape
 from zoo.parsing.calls import short
 
 KEYS = ("edges", "aggregate", "input")
@@ -82,8 +82,8 @@ def graph_net(
         arriving = {}
         for edge in links:
             if edge[1] == vertex:
-                place = Place(shapes[edge[0]], num_outputs)
-                edges[edge], arriving[edge] = _primitives(lists[edge], place, edge_name(edge))
+                context = Context(shapes[edge[0]], num_outputs)
+                edges[edge], arriving[edge] = _primitives(lists[edge], context, edge_name(edge))
         shapes[vertex] = _gathered(arriving, aggregate[vertex], vertex)
     if shapes[last] != (num_outputs,):
         raise ConfigError(
@@ -121,7 +121,7 @@ def _edges(source: Any) -> dict[tuple[int, int], list[Any]]:
 
 
 def _primitives(
-    sources: list[Any], place: Place, edge: str
+    sources: list[Any], context: Context, edge: str
 ) -> tuple[dict[str, nn.Module], tuple[int, ...]]:
     """Build the primitives of an edge; those without a shape use that of the others."""
     built: dict[int, nn.Module] = {}
@@ -129,15 +129,15 @@ def _primitives(
     for index, source in enumerate(sources):
         if source in SHAPELESS:
             continue
-        built[index] = build_primitive(source, place, edge)
-        leaving = output_shape(built[index], place.shape, f"edge {edge!r}")
+        built[index] = build_primitive(source, context, edge)
+        leaving = output_shape(built[index], context.shape, f"edge {edge!r}")
         if shape is not None and leaving != shape:
             raise ConfigError(
                 f"the primitives of edge {edge!r} differ in shape: {_text(source)} returns "
                 f"{leaving}, the others {shape}."
             )
         shape = leaving
-    same = Place(place.shape if shape is None else shape, place.num_outputs)
+    same = Context(context.shape if shape is None else shape, context.num_outputs)
     for index, source in enumerate(sources):
         if index not in built:
             built[index] = build_primitive(source, same, edge)

@@ -7,14 +7,7 @@ def lenet5(image_shape: tuple[int, int, int], num_outputs: int) -> nn.Sequential
     """Return the 20-50-500 network for flat or shaped images.
 
     Two 5x5 convolutions with 2x2 pooling, then two dense layers; on 28x28 images the first dense
-    layer has 800 inputs.
-
-    Parameters
-    ----------
-    image_shape
-        Channels, height and width; at least 16 pixels each way.
-    num_outputs
-        Number of classes.
+    layer has 800 inputs. ``image_shape`` is channels, height and width, both at least 16.
     """
     channels, height, width = image_shape
     pooled = [((size - 4) // 2 - 4) // 2 for size in (height, width)]

@@ -15,15 +15,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def mlp(sizes: Sequence[int], activation: str = "relu") -> nn.Sequential:
-    """Return fully connected layers of the given sizes; two sizes make a linear model.
-
-    Parameters
-    ----------
-    sizes
-        Number of units of every layer, inputs first and outputs last.
-    activation
-        Name of the nonlinearity between layers, one of ``ACTIVATIONS``.
-    """
+    """Return fully connected layers of the given sizes, inputs first and outputs last."""
     layers: list[nn.Module] = []
     for num_in, num_out in pairwise(sizes):
         layers += [nn.Linear(num_in, num_out), ACTIVATIONS[activation]()]

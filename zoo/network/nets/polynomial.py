@@ -17,15 +17,5 @@ class Powers(nn.Module):
 
 
 def polynomial(num_inputs: int, degree: int, num_outputs: int = 1) -> nn.Sequential:
-    """Return a polynomial without mixed terms; the bias is its constant.
-
-    Parameters
-    ----------
-    num_inputs
-        Number of variables.
-    degree
-        Highest power, at least 1.
-    num_outputs
-        Number of polynomials.
-    """
+    """Return a polynomial without mixed terms for each output; the bias is its constant."""
     return nn.Sequential(Powers(degree), nn.Linear(degree * num_inputs, num_outputs))

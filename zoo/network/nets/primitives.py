@@ -46,7 +46,7 @@ class Constant(Zero):
 
 
 @dataclass(frozen=True)
-class Place:
+class Context:
     """The context of a primitive: the shape of one input row, and the value of ``outputs``."""
 
     shape: tuple[int, ...]
@@ -59,24 +59,24 @@ class Place:
         return self.shape[0], wanted or self.shape[0]
 
 
-def _linear(place: Place, units: int) -> nn.Module:
-    if len(place.shape) != 1:
-        raise ConfigError(f"it needs flat rows, but gets {place.shape}: add flatten before it")
-    return nn.Linear(place.shape[0], units)
+def _linear(context: Context, units: int) -> nn.Module:
+    if len(context.shape) != 1:
+        raise ConfigError(f"it needs flat rows, but gets {context.shape}: add flatten before it")
+    return nn.Linear(context.shape[0], units)
 
 
 def _conv(
-    place: Place, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
+    context: Context, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
 ) -> nn.Module:
-    entering, leaving = place.channels(channels)
+    entering, leaving = context.channels(channels)
     return nn.Conv2d(entering, leaving, kernel, stride, _padding(kernel, dilation), dilation)
 
 
 def _separable(
-    place: Place, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
+    context: Context, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
 ) -> nn.Module:
     """Return a depthwise convolution followed by a pointwise one."""
-    entering, leaving = place.channels(channels)
+    entering, leaving = context.channels(channels)
     padding = _padding(kernel, dilation)
     depthwise = nn.Conv2d(
         entering, entering, kernel, stride, padding, dilation, groups=entering, bias=False
@@ -87,23 +87,23 @@ def _separable(
 # Pooling with an odd kernel keeps the size; an even one has no padding and reduces it.
 
 
-def _max_pool(place: Place, kernel: int = 3, stride: int = 1) -> nn.Module:
-    place.channels(0)
+def _max_pool(context: Context, kernel: int = 3, stride: int = 1) -> nn.Module:
+    context.channels(0)
     return nn.MaxPool2d(kernel, stride, kernel // 2 * (kernel % 2))
 
 
-def _avg_pool(place: Place, kernel: int = 3, stride: int = 1) -> nn.Module:
-    place.channels(0)
+def _avg_pool(context: Context, kernel: int = 3, stride: int = 1) -> nn.Module:
+    context.channels(0)
     return nn.AvgPool2d(kernel, stride, kernel // 2 * (kernel % 2), count_include_pad=False)
 
 
-def _average(place: Place) -> nn.Module:
+def _average(context: Context) -> nn.Module:
     """Return the average over all positions, one number per channel."""
-    place.channels(0)
+    context.channels(0)
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def _powers(place: Place, degree: int) -> nn.Module:
+def _powers(context: Context, degree: int) -> nn.Module:
     return Powers(degree)
 
 
@@ -123,34 +123,34 @@ PRIMITIVES: dict[str, Callable[..., nn.Module]] = {
     "avg_pool": _avg_pool,
     "average": _average,
     "powers": _powers,
-    "flatten": lambda place: nn.Flatten(),
-    "identity": lambda place: nn.Identity(),
-    **{name: lambda place, cls=cls: cls() for name, cls in ACTIVATIONS.items()},
-    "zero": lambda place: Zero(place.shape),
-    "constant": lambda place: Constant(place.shape),
+    "flatten": lambda context: nn.Flatten(),
+    "identity": lambda context: nn.Identity(),
+    **{name: lambda context, cls=cls: cls() for name, cls in ACTIVATIONS.items()},
+    "zero": lambda context: Zero(context.shape),
+    "constant": lambda context: Constant(context.shape),
 }
 SHAPELESS = ("zero", "constant")
 
 
-def build_primitive(source: Any, place: Place, edge: str) -> nn.Module:
+def build_primitive(source: Any, context: Context, edge: str) -> nn.Module:
     """Build a primitive of an edge from text or from a list of texts.
 
-    ``place`` describes its input; for ``zero`` and ``constant``, its output.
+    ``context`` describes its input; for ``zero`` and ``constant``, its output.
     """
     steps = source if isinstance(source, list | tuple) else [source]
     if not steps:
         raise ConfigError(f"a primitive of edge {edge!r} is empty. Write it like linear(16).")
     modules = []
     for step in steps:
-        module = _build_step(step, place, edge)
-        place = Place(
-            output_shape(module, place.shape, f"{step!r} of edge {edge!r}"), place.num_outputs
+        module = _build_step(step, context, edge)
+        context = Context(
+            output_shape(module, context.shape, f"{step!r} of edge {edge!r}"), context.num_outputs
         )
         modules.append(module)
     return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
 
 
-def _build_step(step: Any, place: Place, edge: str) -> nn.Module:
+def _build_step(step: Any, context: Context, edge: str) -> nn.Module:
     if not isinstance(step, str):
         raise ConfigError(
             f"a primitive of edge {edge!r} is text like linear(16), or a list of such texts. "
@@ -163,7 +163,7 @@ def _build_step(step: Any, place: Place, edge: str) -> nn.Module:
     parameters = {
         name: parameter.default is parameter.empty
         for name, parameter in inspect.signature(builder).parameters.items()
-        if name not in ("place", "cls")
+        if name not in ("context", "cls")
     }
     given = bind(
         f"the primitive {call.name!r}",
@@ -173,18 +173,18 @@ def _build_step(step: Any, place: Place, edge: str) -> nn.Module:
         required=[name for name, is_required in parameters.items() if is_required],
         error=ConfigError,
     )
-    arguments = {name: _size(value, name, call.name, place) for name, value in given.items()}
+    arguments = {name: _size(value, name, call.name, context) for name, value in given.items()}
     try:
-        return builder(place, **arguments)
+        return builder(context, **arguments)
     except (ConfigError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"the primitive {short(step)} of edge {edge!r} cannot be built: {error}."
         ) from None
 
 
-def _size(value: Argument, name: str, primitive: str, place: Place) -> int:
+def _size(value: Argument, name: str, primitive: str, context: Context) -> int:
     if value == "outputs":
-        return place.num_outputs
+        return context.num_outputs
     if not isinstance(value, float) or not value.is_integer() or not 1 <= value <= MAX_SIZE:
         raise ConfigError(
             f"{name!r} of the primitive {primitive!r} must be a whole number from 1 to {MAX_SIZE}, "
