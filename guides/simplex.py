@@ -109,8 +109,8 @@ class Corner(GumbelSoftmax):
     The coordinates are those of `GumbelSoftmax`, but only the largest weight matters: the
     divergence between two of these is that of the discrete distributions, and the temperature only
     affects how gradients are estimated. `log_prob` is still the density of the coordinates, which
-    any other guide of the site needs; so the k-hat of a fit also compares the temperatures of prior
-    and posterior, and can be larger than that of the corners alone.
+    other guides of the site need, so k-hat also compares the temperatures of prior and posterior:
+    it can exceed 0.7 although the posterior of the corners is exact.
     """
 
 
