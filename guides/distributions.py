@@ -147,7 +147,23 @@ class TruncatedNormal(_Truncated):
         return self._shaped(window.expect(centred * centred))
 
 
-class TruncatedLogNormal(_Truncated):
+class ExpWindow:
+    """A distribution on [exp(low), exp(high)]."""
+
+    low: Tensor
+    high: Tensor
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """Return the closed interval [exp(low), exp(high)]."""
+        return constraints.interval(*self._bounds())
+
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        low, high = self.low.double().exp(), self.high.double().exp()
+        return low.to(self.low.dtype), high.to(self.low.dtype)
+
+
+class TruncatedLogNormal(ExpWindow, _Truncated):
     r"""θ = exp(t) with t a truncated normal: multiplicative noise of structured Bayesian pruning.
 
     .. math:: q(θ) = \frac{1}{θ}\,\mathrm{TruncatedNormal}(\log θ \mid μ, σ, a, b),
@@ -162,15 +178,6 @@ class TruncatedLogNormal(_Truncated):
     low, high
         Bounds a < b of **log θ**; the published choice is −20 and 0.
     """
-
-    def _bounds(self) -> tuple[Tensor, Tensor]:
-        low, high = self.low.double().exp(), self.high.double().exp()
-        return low.to(self.loc.dtype), high.to(self.loc.dtype)
-
-    @constraints.dependent_property(is_discrete=False, event_dim=0)
-    def support(self) -> constraints.Constraint:
-        """Return the closed interval [exp(low), exp(high)]."""
-        return constraints.interval(*self._bounds())
 
     def _log(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return log θ, moved into the window against rounding, and whether θ was inside."""

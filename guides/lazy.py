@@ -258,18 +258,8 @@ _METADATA: set[Any] = {
     torch.numel,
     torch.is_floating_point,
 }
-for _name in (
-    "shape",
-    "ndim",
-    "dtype",
-    "device",
-    "layout",
-    "requires_grad",
-    "is_cuda",
-    "is_sparse",
-    "is_meta",
-    "is_leaf",
-    "is_quantized",
-    "is_nested",
-):
-    _METADATA.add(getattr(Tensor, _name).__get__)
+_PROPERTIES = (
+    "shape ndim dtype device layout requires_grad is_cuda is_sparse is_meta is_leaf is_quantized "
+    "is_nested"
+)
+_METADATA |= {getattr(Tensor, name).__get__ for name in _PROPERTIES.split()}

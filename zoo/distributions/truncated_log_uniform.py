@@ -5,16 +5,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
 from guides.distribution_base import analytic_kl
-from guides.distributions import TruncatedLogNormal, kl_truncated_uniform
+from guides.distributions import ExpWindow, TruncatedLogNormal, kl_truncated_uniform
 from zoo.distributions.smooth_log_uniform import LogBounded
 
 __all__ = ["TruncatedLogUniform"]
 
 
-class TruncatedLogUniform(LogBounded):
+class TruncatedLogUniform(ExpWindow, LogBounded):
     r"""Log-uniform distribution on a bounded interval: log θ is uniform on [a, b].
 
     .. math:: p(θ) = \frac{1}{(b - a)\,θ}, \quad e^a ≤ θ ≤ e^b
@@ -27,15 +26,6 @@ class TruncatedLogUniform(LogBounded):
     low, high
         Bounds a < b of **log θ**; the published choice is −20 and 0.
     """
-
-    @constraints.dependent_property(is_discrete=False, event_dim=0)
-    def support(self) -> constraints.Constraint:
-        """Return the closed interval [exp(low), exp(high)]."""
-        return constraints.interval(*self._bounds())
-
-    def _bounds(self) -> tuple[Tensor, Tensor]:
-        low, high = self.low.double().exp(), self.high.double().exp()
-        return low.to(self.low.dtype), high.to(self.low.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of θ, −∞ outside the interval."""

@@ -219,11 +219,7 @@ class BNN(nn.Module):
 
     def factorised_guide(self, init_scale: float) -> Composite:
         """Return a guide that follows the priors, slot by slot."""
-        return Composite({name: self.slot_guide(name, init_scale) for name in self.slots})
-
-    def slot_guide(self, slot: str, init_scale: float) -> Guide:
-        """Return the guide that follows the prior of one slot."""
-        return self.prior(slot).guide(init_scale)
+        return Composite({name: self.prior(name).guide(init_scale) for name in self.slots})
 
     def full_rank_guide(self, init_scale: float) -> Guide:
         """Return one multivariate Normal over all sites, initialised like the factorised guide."""

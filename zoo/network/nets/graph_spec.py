@@ -138,13 +138,11 @@ def _primitives(
             )
         shape = leaving
     same = Context(context.shape if shape is None else shape, context.num_outputs)
-    for index, source in enumerate(sources):
-        if index not in built:
-            built[index] = build_primitive(source, same, edge)
     names: dict[str, nn.Module] = {}
     for index, source in enumerate(sources):
+        module = built[index] if index in built else build_primitive(source, same, edge)
         name = _text(source)
-        names[f"{name} {index}" if name in names else name] = built[index]
+        names[f"{name} {index}" if name in names else name] = module
     return names, same.shape
 
 
