@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from guides.adapted import Adapted, auto_guide
 from guides.base import GUIDES, Guide
+from guides.full_rank import FullRank
 from zoo.errors import ConfigError, unknown_name
 from zoo.network.bnn import BNN
 from zoo.parsing.calls import Call, parse_call
@@ -50,12 +51,15 @@ def build_guide(model: BNN, source: GuideSource, init_scale: float) -> Guide:
     """
     if source == "factorised":
         return model.method.guide(model, init_scale)
-    if source == "full_rank":
-        return model.method.full_rank_guide(model, init_scale)
     if isinstance(source, Guide):
         return source
-    model.require_fixed_priors(source if isinstance(source, str) else _name(source))
     family, options = parse_guide(source) if isinstance(source, str) else (source, {})
+    if family is FullRank:
+        return model.method.full_rank_guide(model, init_scale)
+    name = source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
+    if not model.method.takes_guides:
+        raise ConfigError(f"the guide {name!r} cannot be used: the method has its own.")
+    model.require_fixed_priors(name)
     try:
         if isinstance(family, type):
             init = model.factorised_guide(init_scale).medians()
@@ -63,7 +67,7 @@ def build_guide(model: BNN, source: GuideSource, init_scale: float) -> Guide:
         return Adapted(family, model.sample_slots)
     except (ValueError, TypeError, RuntimeError) as error:
         message = " ".join(str(error).split())[:200]
-        raise ConfigError(f"the guide {_name(source)} cannot be used: {message}.") from None
+        raise ConfigError(f"the guide {name!r} cannot be used: {message}.") from None
 
 
 def _auto(
@@ -102,7 +106,3 @@ def parse_guide(text: str) -> tuple[type, dict[str, Any]]:
         for name, value in call.keywords
     }
     return families[call.name], options
-
-
-def _name(source: GuideSource) -> str:
-    return repr(getattr(source, "__name__", type(source).__name__)) if source else "''"

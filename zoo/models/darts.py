@@ -99,6 +99,7 @@ class DartsMethod(Method):
     """Scores of primitives with a normal prior, weights as points, two levels of rows."""
 
     has_posterior: ClassVar[bool] = False
+    takes_guides = False
 
     def prepared(self, net: nn.Module) -> nn.Module:
         """Turn the activation functions of a stack of layers into choices."""

@@ -108,6 +108,7 @@ class HypernetworkMethod(Method):
 
     network = HypernetworkNetwork
     options = HypernetworkOptions
+    takes_guides = False
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
         """Return posteriors that are piecewise linear in the log of the weight."""

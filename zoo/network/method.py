@@ -38,6 +38,8 @@ class Method(LifeCycle):
     network: ClassVar[type[BNN]] = BNN
     #: Whether draws are from a posterior, which NUTS could sample as well.
     has_posterior: ClassVar[bool] = True
+    #: Whether it can be fitted with other guides than its own.
+    takes_guides: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         given = dict(options or {})

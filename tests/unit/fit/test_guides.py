@@ -9,13 +9,14 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 import zoo
 from guides import FullRank, MeanField
 from guides.base import GUIDES, Guide
 from guides.slot import LocScale
-from zoo.errors import UnknownNameError
+from zoo.errors import ConfigError, UnknownNameError
 from zoo.fit.any_model import BoundModel, model_guide
 from zoo.fit.guides import build_guide, guide_text, parse_guide
 
@@ -77,6 +78,22 @@ def test_a_named_guide_trains():
     options = {"num_steps": 3, "num_samples": 2, "compile": "off", "progress_bar": False}
     fitted = zoo.fit("mean_field", x, y, net="mlp:3-2-1", guide="mean_field", **options)
     assert isinstance(fitted.assembly.guide, MeanField)
+
+
+@pytest.mark.parametrize("guide", ["mean_field", "AutoNormal", AutoNormal])
+@pytest.mark.parametrize("method", ["evidence", "hypernetwork", "stochastic_batch_norm", "darts"])
+def test_methods_with_their_own_guide_take_no_other(method, guide):
+    """With another one, evidence would return an untrained guide and the others would crash."""
+    net = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
+    model = zoo.create(method, net, likelihood="gaussian(noise=1)", num_data=5)
+    name = guide if isinstance(guide, str) else guide.__name__
+    with pytest.raises(ConfigError, match=f"the guide '{name}' cannot be used: .* has its own"):
+        build_guide(model, guide, 0.1)
+
+
+def test_a_guide_that_cannot_be_built_is_named(model):
+    with pytest.raises(ConfigError, match=r"the guide 'all_normal\(widen=x\)' cannot be used"):
+        build_guide(model, "all_normal(widen=x)", 0.1)
 
 
 def test_unknown_guides_are_listed():
