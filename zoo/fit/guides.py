@@ -1,10 +1,10 @@
 """From a name, a text or an object to the guide of a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pyro.infer.autoguide as autoguides
-from torch import Tensor, nn
+from torch import nn
 
 from guides.adapted import Adapted, auto_guide
 from guides.base import GUIDES, Guide
@@ -53,6 +53,7 @@ def build_guide(model: BNN, source: GuideSource, init_scale: float) -> Guide:
         return model.method.guide(model, init_scale)
     if isinstance(source, Guide):
         return source
+    family: Any
     family, options = parse_guide(source) if isinstance(source, str) else (source, {})
     if family is FullRank:
         return model.method.full_rank_guide(model, init_scale)
@@ -61,26 +62,18 @@ def build_guide(model: BNN, source: GuideSource, init_scale: float) -> Guide:
         raise ConfigError(f"the guide {name!r} cannot be used: the method has its own.")
     model.require_fixed_priors(name)
     try:
-        if isinstance(family, type):
-            init = model.factorised_guide(init_scale).medians()
-            return _auto(family, model.sample_slots, init, init_scale, options)
-        return Adapted(family, model.sample_slots)
+        if not isinstance(family, type):
+            return Adapted(family, model.sample_slots)
+        start = model.factorised_guide(init_scale).medians()
+        if issubclass(family, Guide):
+            made: Guide = family(model.sample_slots, init=start, init_scale=init_scale, **options)
+            return made
+        return auto_guide(
+            family, model.sample_slots, init=start, init_scale=init_scale, options=options
+        )
     except (ValueError, TypeError, RuntimeError) as error:
         message = " ".join(str(error).split())[:200]
         raise ConfigError(f"the guide {name!r} cannot be used: {message}.") from None
-
-
-def _auto(
-    family: Any,
-    program: Callable[..., Any],
-    init: Mapping[str, Tensor],
-    init_scale: float,
-    options: Mapping[str, Any],
-) -> Guide:
-    if issubclass(family, Guide):
-        guide: Guide = family(program, init=init, init_scale=init_scale, **options)
-        return guide
-    return auto_guide(family, program, init=init, init_scale=init_scale, options=options)
 
 
 def guide_families() -> dict[str, type]:
