@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import ConfigError, unknown_name
-from zoo.network.nets.mlp import ACTIVATIONS
+from zoo.network.nets.architectures import ACTIVATIONS
 from zoo.parsing.calls import short
 
 #: Aggregations of the edges of a vertex.

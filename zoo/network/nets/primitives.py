@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.errors import ConfigError, unknown_name
-from zoo.network.nets.mlp import ACTIVATIONS
-from zoo.network.nets.polynomial import Powers
+from zoo.network.nets.architectures import ACTIVATIONS, Powers
 from zoo.parsing.calls import Argument, bind, parse_call, short
 
 #: Largest argument of a primitive: units, channels or kernel size.

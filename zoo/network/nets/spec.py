@@ -11,10 +11,8 @@ import yaml
 from torch import nn
 
 from zoo.errors import ConfigError, unknown_name
+from zoo.network.nets.architectures import ACTIVATIONS, lenet5, mlp, polynomial
 from zoo.network.nets.graph_spec import TOY, cell_spec, graph_net
-from zoo.network.nets.lenet import lenet5
-from zoo.network.nets.mlp import ACTIVATIONS, mlp
-from zoo.network.nets.polynomial import polynomial
 from zoo.parsing.calls import plain_mapping
 
 #: Hidden units of the default network.
