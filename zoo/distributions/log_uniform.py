@@ -1,7 +1,7 @@
 """The log-uniform prior of variational dropout and of the normal-Jeffreys scale."""
 
 import math
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -77,36 +77,20 @@ class LogUniform(Improper):
         return density.expand(np.broadcast_shapes(value.shape, self.batch_shape))
 
 
-class _ExactDivergence(torch.autograd.Function):
-    """u·₂F₂(1, 1; 3/2, 2; −u) at u = x²; its derivative in x is 2 D(x), D Dawson's integral."""
+def _exact(x: Tensor) -> Tensor:
+    """Return u·₂F₂(1, 1; 3/2, 2; −u) at u = x²; its derivative in x is 2 D(x).
 
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        """Integrate (1 − exp(−u (1 − t²)))/(1 − t²) over [0, 1], or sum the tail series."""
-        u = x * x
-        near = u.clamp(max=_CROSSOVER)
-        inner = torch.zeros_like(u)
-        for node, weight in _NODES:
-            gap = 1 - node * node
-            inner = inner - (weight / gap) * torch.expm1(-gap * near)
-        far = u.clamp(min=_CROSSOVER)
-        tail = torch.zeros_like(u)
-        for k in range(16, 0, -1):
-            tail = (tail + _TERMS[k] / k) / far
-        return torch.where(u < _CROSSOVER, inner, 0.5 * far.log() + _CONSTANT - tail)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        """Save the argument."""
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        """Multiply by twice Dawson's integral."""
-        (x,) = ctx.saved_tensors
-        return 2 * grads[0] * dawson(x)
+    It is the integral of (1 − exp(−u (1 − t²)))/(1 − t²) over [0, 1]; for large u a series.
+    """
+    u = x * x
+    near, far = u.clamp(max=_CROSSOVER), u.clamp(min=_CROSSOVER)
+    inner, tail = torch.zeros_like(u), torch.zeros_like(u)
+    for node, weight in _NODES:
+        gap = 1 - node * node
+        inner = inner - (weight / gap) * torch.expm1(-gap * near)
+    for k in range(16, 0, -1):
+        tail = (tail + _TERMS[k] / k) / far
+    return torch.where(u < _CROSSOVER, inner, 0.5 * far.log() + _CONSTANT - tail)
 
 
 def dawson(x: Tensor) -> Tensor:
@@ -157,8 +141,7 @@ def kl_log_uniform(loc: Tensor, scale: Tensor, *, method: str = "approximate") -
         return _approximate(loc, scale.log())
     if method == "exact":
         x = loc.double() / (math.sqrt(2) * scale.double())
-        exact = cast(Tensor, _ExactDivergence.apply(x))
-        return exact.to(loc.dtype)
+        return _exact(x).to(loc.dtype)
     raise ValueError(
         f"The 'method' parameter of kl_log_uniform must be 'approximate' or 'exact'. "
         f"Got {method!r} instead."
