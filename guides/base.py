@@ -165,13 +165,7 @@ def module_key(name: str) -> str:
 
 
 class Composite(Guide):
-    """Independent guides for the parts of a model, sampled one after the other.
-
-    Parameters
-    ----------
-    parts
-        Guides by name of the part, in the order in which the model samples them.
-    """
+    """Independent guides by part of a model, in the order in which the model samples them."""
 
     def __init__(self, parts: Mapping[str, Guide]) -> None:
         super().__init__()

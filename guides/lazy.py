@@ -54,14 +54,7 @@ class LocalReparameterization(Messenger):
 class LazySample(Tensor):
     """A draw from independent Normals that has not been made yet.
 
-    Parameters
-    ----------
-    normal
-        The distribution, of the sample's shape.
-    name
-        The site, for messages.
-    parent, factor
-        The factors of a product of a lazy sample and a tensor.
+    ``parent`` and ``factor`` are those of a product of a lazy sample and a tensor.
     """
 
     @staticmethod

@@ -115,13 +115,8 @@ class MeanField(Guide):
 class SitePosterior(LocScale):
     """Posterior of one site: a Normal in unconstrained space, mapped onto the site's support.
 
-    Parameters
-    ----------
-    site
-        The site of the traced model; its value is the initial location. Inside a plate that is
-        subsampled, all elements of the plate have parameters, with the same initial value.
-    init_scale
-        Initial standard deviation.
+    The initial location is the value of the traced ``site``. Inside a plate that is subsampled, all
+    elements of the plate have parameters, with the same initial value.
     """
 
     def __init__(self, site: Mapping[str, Any], init_scale: float) -> None:

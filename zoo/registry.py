@@ -200,13 +200,7 @@ def list_models(pattern: str = "*", *, task: str | None = None) -> list[str]:
 
 
 def get(name: str) -> Entry:
-    """Return the method called ``name``.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is none.
-    """
+    """Return the method called ``name``, or raise an `UnknownNameError`."""
     discover()
     if name not in _ENTRIES:
         raise unknown_name("method", name, _ENTRIES)

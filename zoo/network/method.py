@@ -21,14 +21,7 @@ from zoo.priors.options import validated
 
 
 class Method(LifeCycle):
-    """A method with its options.
-
-    Parameters
-    ----------
-    options
-        Options of the method and of its guides. An option of guides may have values by slot
-        pattern.
-    """
+    """A method with its options and those of its guides, which may be values by slot pattern."""
 
     #: Default priors by slot pattern; filled in by `zoo.register`.
     priors: ClassVar[Mapping[str, str]] = {}

@@ -35,15 +35,7 @@ from zoo.priors.options import Options
 
 
 class SlotPrior(nn.Module):
-    """Draws the value of one slot from its prior. Calling it runs the model.
-
-    Parameters
-    ----------
-    slot
-        The slot.
-    **parameters
-        Values of the annotated attributes of the class.
-    """
+    """The prior of one slot, with values of the annotated attributes. Calling it runs the model."""
 
     #: Ranges of the numeric parameters, by name.
     ranges: ClassVar[dict[str, constraints.Constraint]] = {}
