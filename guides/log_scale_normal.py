@@ -40,11 +40,6 @@ class LogScaleNormal(dist.Normal):
         return self._scale
 
     @property
-    def stddev(self) -> Tensor:
-        """Standard deviation."""
-        return self.scale
-
-    @property
     def variance(self) -> Tensor:
         """Variance; kept, because a layer and the divergence both need it."""
         if self._variance is None:
