@@ -10,27 +10,23 @@ import torch
 from pyro.infer.autoguide import AutoContinuous
 from pyro.infer.autoguide.initialization import init_to_median, init_to_value
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import biject_to, transform_to
 
-from guides.base import Guide, module_key
+from guides.base import Guide, latent_sites, module_key
 
 
 class Adapted(Guide):
-    """A Pyro guide that was written elsewhere.
-
-    Draws are those of the guide. Its density is known for the families of
-    `pyro.infer.autoguide.AutoContinuous`; for others it is not.
+    """Any Pyro guide. Its density is known for subclasses of `AutoContinuous` only.
 
     Parameters
     ----------
     guide
         A guide of `pyro.infer.autoguide`, a module, or a function with ``pyro.param`` statements.
     model
-        The model, whose latent sites the guide must have.
+        The model; the guide must sample all of its latent sites.
     *args, **kwargs
-        What both are called with.
+        Arguments of both.
     """
 
     def __init__(
@@ -48,13 +44,9 @@ class Adapted(Guide):
             traced = poutine.trace(self.auto).get_trace(*args, **kwargs)  # makes the parameters
             replayed = poutine.trace(poutine.replay(model, trace=traced))
             nodes: dict[str, Any] = dict(replayed.get_trace(*args, **kwargs).nodes)
-        latent = {
-            name: node["fn"]
-            for name, node in nodes.items()
-            if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
-        }
-        self.supports = {name: fn.support for name, fn in latent.items()}
-        self.is_plated = any(nodes[name]["cond_indep_stack"] for name in latent)
+        latent = latent_sites(nodes)
+        self.supports = {name: node["fn"].support for name, node in latent.items()}
+        self.is_plated = any(node["cond_indep_stack"] for node in latent.values())
         missing = [name for name in latent if name not in traced.nodes]
         if missing:
             raise ValueError(f"the guide has no site {missing[0]!r}, which the model samples")
@@ -124,14 +116,12 @@ def auto_guide(
     ----------
     family
         The class.
-    model
-        The model to approximate.
-    *args, **kwargs
-        What it is called with.
+    model, *args, **kwargs
+        The model to approximate, and its arguments.
     init
-        Where sites start, in constrained space; others start at the median of their prior.
+        Initial values of sites, in constrained space; others start at the median of their prior.
     init_scale
-        Standard deviation at the start, for the classes that take one.
+        Initial standard deviation, for the classes that take one.
     options
         Further arguments of the class.
     """
@@ -149,7 +139,7 @@ def auto_guide(
 
 
 def _accepted(family: Any) -> set[str]:
-    """Return the arguments of a class, those that it hands on to its bases among them."""
+    """Return the arguments of a class, including those that it passes on to its bases."""
     found: set[str] = set()
     classes: Iterable[Any] = family.__mro__ if isinstance(family, type) else (family,)
     for cls in classes:
@@ -163,12 +153,7 @@ def _accepted(family: Any) -> set[str]:
 class ParametersOf(nn.Module):
     """A Pyro function whose ``pyro.param`` statements are parameters of this module.
 
-    They are made when the function is first called, and are unconstrained.
-
-    Parameters
-    ----------
-    function
-        The model or guide.
+    They are created by the first call of the function, and are unconstrained.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -183,7 +168,7 @@ class ParametersOf(nn.Module):
 
 
 class _FromModule(Messenger):
-    """Gives ``pyro.param`` statements the parameters of a module."""
+    """Replaces ``pyro.param`` statements by the parameters of a module."""
 
     def __init__(self, parameters: nn.ParameterDict) -> None:
         super().__init__()
@@ -203,7 +188,7 @@ class _FromModule(Messenger):
 
 
 def _keep_parameters(module: nn.Module) -> None:
-    """Let a guide that was made with Pyro's global parameter store keep its parameters itself."""
+    """Let a guide that was created with Pyro's global parameter store keep its own parameters."""
     for part in module.modules():
         context = getattr(part, "_pyro_context", None)
         if context is not None and not hasattr(context, "param_state"):

@@ -1,5 +1,6 @@
-"""What every guide can do: run its sample statements, draw many posteriors at once, be combined."""
+"""`Guide`: runs its sample statements, draws many samples at once, and can be combined."""
 
+import inspect
 import itertools
 import warnings
 from abc import abstractmethod
@@ -13,6 +14,9 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
+#: Guides of whole models by class name; see `Guide`.
+GUIDES: dict[str, type["Guide"]] = {}
+
 
 class Guide(nn.Module):
     """A Pyro guide whose parameters are ordinary parameters of a module.
@@ -23,15 +27,29 @@ class Guide(nn.Module):
         elbo = TraceMeanField_ELBO()(model, guide)
         optimizer = torch.optim.Adam(elbo.parameters())
 
-    or with `pyro.infer.SVI`: unless Pyro's parameters are module-local, a call announces the
-    parameters to the global store.
+    or with `pyro.infer.SVI`: unless Pyro's parameters are module-local, a call registers the
+    parameters in the global store.
+
+    A subclass with the arguments ``model``, ``init`` and ``init_scale`` fits any model, and
+    registers itself in `GUIDES`.
     """
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if {"model", "init", "init_scale"} <= set(inspect.signature(cls).parameters):
+            known = GUIDES.setdefault(cls.__name__, cls)
+            if known.__module__ != cls.__module__:
+                raise ValueError(
+                    f"the guide {cls.__name__!r} of {cls.__module__} is already defined by "
+                    f"{known.__module__}"
+                )
+            GUIDES[cls.__name__] = cls
+
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Sample every site. The arguments are those of the model; the posterior ignores them."""
+        """Sample every site. The arguments are those of the model, and are ignored."""
         if not pyro.settings.get("module_local_params"):
             with warnings.catch_warnings():
-                # Parameters that no gradient changes are not announced, which is as it should be.
+                # Parameters that are not trained need not be in the store.
                 warnings.filterwarnings("ignore", ".*because requires_grad=False", UserWarning)
                 pyro.module(type(self).__name__, self)
         return self.sample_sites()
@@ -63,7 +81,7 @@ class Guide(nn.Module):
         with poutine.block(), poutine.trace() as recorded:
             with pyro.plate("_draws", num_samples, dim=-1 - nesting):
                 values = self.sample_sites()
-        # A site outside of another's plates has dimensions of size one in their place.
+        # A site outside of a plate that other sites are in has a dimension of size one for it.
         for name, value in values.items():
             frames = recorded.trace.nodes[name]["cond_indep_stack"]
             depth = max((-(f.dim or 0) for f in frames if f.name != "_draws"), default=0)
@@ -75,10 +93,7 @@ class Guide(nn.Module):
         return {name: median(fn).detach() for name, fn in self.distributions().items()}
 
     def log_density(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the log density of this guide at values of its sites.
-
-        A weight that a site has in the objective does not change what it draws, and is left out.
-        """
+        """Return the log density at values of the sites, without the sites' scales in the ELBO."""
         conditioned = poutine.condition(self.sample_sites, data=dict(values))
         trace = poutine.trace(conditioned).get_trace()
         trace.compute_log_prob()
@@ -87,15 +102,15 @@ class Guide(nn.Module):
         return total
 
     def advance(self, progress: float) -> None:
-        """Follow the training; called before every step with the fraction that is done."""
+        """Follow the training; called before every step with the fraction of steps done."""
 
     def metrics(self) -> dict[str, float]:
-        """Return numbers that only this posterior knows, for the metrics of a fit."""
+        """Return metrics of this posterior, to be added to those of a fit."""
         return {}
 
     @property
     def some_tensor(self) -> Tensor:
-        """Any tensor of this guide: it tells precision and device."""
+        """Any tensor of this guide, for its dtype and device."""
         return next(itertools.chain(self.parameters(), self.buffers()))
 
     @property
@@ -116,14 +131,17 @@ class _SampledValues(Messenger):
             self.values[msg["name"]] = msg["value"]
 
 
-def median(distribution: Any) -> Tensor:
-    """Return the median of a distribution with independent elements.
+def latent_sites(nodes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sites of a trace that are sampled and not observed."""
+    return {
+        name: node
+        for name, node in nodes.items()
+        if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
+    }
 
-    Raises
-    ------
-    NotImplementedError
-        If it is not known.
-    """
+
+def median(distribution: Any) -> Tensor:
+    """Return the median of a distribution with independent elements, if it is implemented."""
     base = distribution
     while isinstance(base, torch.distributions.Independent):
         base = base.base_dist
@@ -139,21 +157,15 @@ def median(distribution: Any) -> Tensor:
 
 
 def module_key(name: str) -> str:
-    """Return the name under which a site or part is kept in a `torch.nn.ModuleDict`.
+    """Return the key of a site or part in a `torch.nn.ModuleDict`.
 
-    Names of modules may hold no dots, and must not be those of methods such as ``values``.
+    Keys may contain no dots, and must not be names of methods such as ``values``.
     """
     return "@" + name.replace(".", "/")
 
 
 class Composite(Guide):
-    """Independent guides for the parts of a model, sampled one after the other.
-
-    Parameters
-    ----------
-    parts
-        Guides by name of the part, in the order in which the model samples them.
-    """
+    """Independent guides by part of a model, in the order in which the model samples them."""
 
     def __init__(self, parts: Mapping[str, Guide]) -> None:
         super().__init__()

@@ -1,23 +1,22 @@
 """Variational families that torch lacks, and the divergences they and `LogNormal` need.
 
 The truncated families are those of structured Bayesian pruning (Neklyudov, Molchanov, Ashukha &
-Vetrov, *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*, NIPS 2017). The
-numerical side of them is in `guides.truncation`.
+Vetrov, *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*, NIPS 2017). Their
+numerics are in `guides.truncation`.
 
 Importing the module registers the divergences on the *torch* classes; Pyro's inherit from them.
 """
 
 import math
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Gamma, HalfNormal, InverseGamma, LogNormal, Uniform, constraints
-from torch.distributions.kl import register_kl
 from torch.distributions.utils import broadcast_all
 
+from guides.distribution_base import Expandable, analytic_kl
 from guides.truncation import (
     ImplicitDraw,
     Window,
@@ -34,7 +33,7 @@ _Real = Tensor | float
 _Flag = bool | None
 
 
-class _Truncated(TorchDistribution):
+class _Truncated(Expandable):
     """Parameters and window shared by the truncated normal and its exponential."""
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
@@ -43,6 +42,7 @@ class _Truncated(TorchDistribution):
         "low": constraints.dependent(is_discrete=False, event_dim=0),
         "high": constraints.dependent(is_discrete=False, event_dim=0),
     }
+    batched = ("loc", "scale", "low", "high")
     has_rsample = True
 
     def __init__(
@@ -58,16 +58,6 @@ class _Truncated(TorchDistribution):
                 f"The bounds of {type(self).__name__} must be finite with low < high. "
                 f"Got low={_show(self.low)}, high={_show(self.high)}."
             )
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
-        """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(type(self), _instance)
-        for name in ("loc", "scale", "low", "high"):
-            setattr(new, name, getattr(self, name).expand(batch_shape))
-        new._core = self._core
-        super(_Truncated, new).__init__(torch.Size(batch_shape), validate_args=False)
-        new._validate_args = self._validate_args
-        return cast(Self, new)
 
     def _double(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         loc, scale, low, high = self._core
@@ -120,10 +110,6 @@ class TruncatedNormal(_Truncated):
         Mean and standard deviation before truncation.
     low, high
         Finite bounds a < b.
-
-    References
-    ----------
-    Neklyudov et al. (2017), *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*.
     """
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
@@ -161,7 +147,23 @@ class TruncatedNormal(_Truncated):
         return self._shaped(window.expect(centred * centred))
 
 
-class TruncatedLogNormal(_Truncated):
+class ExpWindow:
+    """A distribution on [exp(low), exp(high)]."""
+
+    low: Tensor
+    high: Tensor
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """Return the closed interval [exp(low), exp(high)]."""
+        return constraints.interval(*self._bounds())
+
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        low, high = self.low.double().exp(), self.high.double().exp()
+        return low.to(self.low.dtype), high.to(self.low.dtype)
+
+
+class TruncatedLogNormal(ExpWindow, _Truncated):
     r"""θ = exp(t) with t a truncated normal: multiplicative noise of structured Bayesian pruning.
 
     .. math:: q(θ) = \frac{1}{θ}\,\mathrm{TruncatedNormal}(\log θ \mid μ, σ, a, b),
@@ -174,21 +176,8 @@ class TruncatedLogNormal(_Truncated):
     loc, scale
         Mean and standard deviation of log θ before truncation.
     low, high
-        Bounds a < b of **log θ**; the reference choice is −20 and 0.
-
-    References
-    ----------
-    Neklyudov et al. (2017), *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*.
+        Bounds a < b of **log θ**; the published choice is −20 and 0.
     """
-
-    def _bounds(self) -> tuple[Tensor, Tensor]:
-        low, high = self.low.double().exp(), self.high.double().exp()
-        return low.to(self.loc.dtype), high.to(self.loc.dtype)
-
-    @constraints.dependent_property(is_discrete=False, event_dim=0)
-    def support(self) -> constraints.Constraint:
-        """Return the closed interval [exp(low), exp(high)]."""
-        return constraints.interval(*self._bounds())
 
     def _log(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return log θ, moved into the window against rounding, and whether θ was inside."""
@@ -276,18 +265,14 @@ def _show(bound: Tensor) -> str:
 def kl_truncated_uniform(
     guide: TruncatedNormal | TruncatedLogNormal, low: Tensor, high: Tensor
 ) -> Tensor:
-    r"""Divergence of a truncated normal from the uniform law on the same window.
+    r"""Divergence of a truncated normal from the uniform distribution on the same window.
 
     .. math:: KL = \log(b-a) - \log(σZ) - ½\log(2πe) - \frac{αφ(α) - βφ(β)}{2Z},
         \quad Z = Φ(β) - Φ(α)
 
-    The number is the same for exp(t) against the log-uniform law on [e^a, e^b]. Bounds that
+    It is the same for exp(t) against the log-uniform distribution on [e^a, e^b]. Bounds that
     differ from those of the guide raise `ValueError`; they are compared only when the guide
     validates its arguments, because that reads tensor values.
-
-    References
-    ----------
-    Neklyudov et al. (2017), *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*.
     """
     if guide._validate_args:
         near = 8 * torch.finfo(guide.loc.dtype).eps
@@ -305,6 +290,11 @@ def kl_truncated_uniform(
     return (window.expect(window.log_kernel) - covered).to(guide.loc.dtype).expand(shape)
 
 
+@analytic_kl(TruncatedNormal, Uniform)
+def _kl_truncated_normal_uniform(p: TruncatedNormal, q: Uniform) -> Tensor:
+    return kl_truncated_uniform(p, q.low, q.high)
+
+
 def _kl_log_gamma(loc: Tensor, scale: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
     scaled = loc + rate.log()
     mean = (scaled + 0.5 * scale.square()).exp()
@@ -312,25 +302,21 @@ def _kl_log_gamma(loc: Tensor, scale: Tensor, shape: Tensor, rate: Tensor) -> Te
     return mean - shape * scaled + torch.lgamma(shape) - log_entropy
 
 
+@analytic_kl(LogNormal, Gamma)
 def _kl_log_normal_gamma(p: LogNormal, q: Gamma) -> Tensor:
     """KL = −c (μ + log r) + log Γ(c) + r exp(μ + σ²/2) − ½ log(2πeσ²), shape c and rate r."""
     return _kl_log_gamma(p.loc, p.scale, q.concentration, q.rate)
 
 
+@analytic_kl(LogNormal, InverseGamma)
 def _kl_log_normal_inverse_gamma(p: LogNormal, q: InverseGamma) -> Tensor:
     """KL = c (μ − log b) + log Γ(c) + b exp(−μ + σ²/2) − ½ log(2πeσ²); torch calls b `rate`."""
     return _kl_log_gamma(-p.loc, p.scale, q.concentration, q.rate)
 
 
+@analytic_kl(LogNormal, HalfNormal)
 def _kl_log_normal_half_normal(p: LogNormal, q: HalfNormal) -> Tensor:
     """KL = ½ exp(2μ + 2σ²)/s² + log s − μ − log σ − log 2 − ½, s the scale of the prior."""
     scaled = p.loc - q.scale.log()
     second_moment = (2 * (scaled + p.scale.square())).exp()
     return 0.5 * second_moment - scaled - p.scale.log() - (math.log(2) + 0.5)
-
-
-_register: Any = register_kl
-_register(TruncatedNormal, Uniform)(lambda p, q: kl_truncated_uniform(p, q.low, q.high))
-_register(LogNormal, Gamma)(_kl_log_normal_gamma)
-_register(LogNormal, InverseGamma)(_kl_log_normal_inverse_gamma)
-_register(LogNormal, HalfNormal)(_kl_log_normal_half_normal)

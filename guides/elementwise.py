@@ -1,11 +1,11 @@
-"""One weight tensor with independent Gaussian elements, each of them a group of its own."""
+"""One weight tensor with independent Gaussian elements, each of which is a group."""
 
 import torch
 from torch import Tensor
 
 from guides.slot import LocScale, SlotGuide
 
-#: Keeps the logarithm of a squared mean finite; the divergence has the same.
+#: Keeps the logarithm of a squared mean finite; also used in the divergence.
 EPSILON = 1e-16
 
 
@@ -15,10 +15,7 @@ def log_dropout_rate(loc: Tensor, log_scale: Tensor) -> Tensor:
 
 
 class Elementwise(SlotGuide):
-    """Base of guides with one Gaussian site, the weights; every weight is a group.
-
-    Subclasses hold ``self.w`` with a location ``loc`` and a ``log_scale``.
-    """
+    """Base of guides with one Gaussian site, the weights ``self.w``; every weight is a group."""
 
     w: LocScale
 

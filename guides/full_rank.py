@@ -9,7 +9,7 @@ from torch import Tensor
 from guides.adapted import Adapted, auto_guide
 from guides.base import Guide
 
-#: The covariance of more unknowns than this does not fit the purpose: it has their square.
+#: Largest number of unknowns; the covariance has the square of it.
 MAX_UNKNOWNS = 3000
 
 
@@ -18,20 +18,18 @@ class FullRank(Adapted):
 
     .. math:: q(u) = N(u \mid \mu, L L^\top), \quad w = T(u)
 
-    with :math:`T` the bijection onto the support of each site. The divergence is estimated from the
-    draw, not in closed form. For small models only: :math:`L` has the square of the number of
+    with :math:`T` the bijection onto the support of each site. The divergence is estimated by
+    sampling, not in closed form. For small models only: :math:`L` has the square of the number of
     unknowns.
 
     Parameters
     ----------
-    model
-        The Pyro model to approximate.
-    *args, **kwargs
-        What it is called with.
+    model, *args, **kwargs
+        The Pyro model to approximate, and its arguments.
     init
-        Where every site starts, in constrained space.
+        Initial value of every site, in constrained space.
     init_scale
-        Standard deviation at the start, in unconstrained space.
+        Initial standard deviation, in unconstrained space.
 
     References
     ----------

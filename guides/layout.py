@@ -7,11 +7,11 @@ from torch import Tensor
 def standard_normal_like(value: Tensor) -> Tensor:
     """Draw standard normal noise with shape, type, device and memory layout of ``value``.
 
-    ``torch.randn_like`` keeps the layout as well, but fills any other than the default one number
-    by number on a CPU; noise of another layout than its partner makes every later operation slow.
+    ``torch.randn_like`` keeps the layout as well, but on a CPU it fills any layout but the default
+    one number by number. Noise of another layout than ``value`` slows down every later operation.
     """
     strides = value.stride()
-    # Dimensions that were only expanded come first, as those of several draws do.
+    # Expanded dimensions, such as that of several draws, come first.
     order = sorted(range(value.dim()), key=lambda dim: (strides[dim] > 0, -strides[dim], dim))
     shape = [value.shape[dim] for dim in order]
     noise = torch.randn(shape, dtype=value.dtype, device=value.device)
@@ -19,11 +19,11 @@ def standard_normal_like(value: Tensor) -> Tensor:
 
 
 def channels_last(weight: Tensor) -> Tensor:
-    """Say of the weights of a convolution with one input channel that its channels come last.
+    """Mark the weights of a convolution with one input channel as channels-last.
 
-    In memory both layouts are the same, and arithmetic forgets which of them was meant; a
-    convolution then takes the slow one and hands it on to its outputs. Nothing is copied. Other
-    weights keep their layout through arithmetic and are returned as they are.
+    In memory both layouts are the same, and arithmetic does not preserve which one was meant; the
+    convolution and its outputs then use the slow one. Nothing is copied. Other weights keep their
+    layout through arithmetic and are returned unchanged.
     """
     if weight.dim() != 4 or weight.shape[1] != 1:
         return weight

@@ -1,15 +1,15 @@
-"""Samples that are not drawn until something needs them: local reparameterization as an effect.
+"""Samples that are drawn when they are needed: local reparameterization as an effect handler.
 
 A linear map of independent Gaussian weights has Gaussian outputs. Sampling those instead of the
-weights gives every row noise of its own, and gradients of lower variance (Kingma, Salimans and
+weights gives every row its own noise, and gradients of lower variance (Kingma, Salimans and
 Welling, 2015). Under `LocalReparameterization` a Normal site of a guide has a *lazy* value: a
 tensor with shape, dtype and device, but no storage. ``linear`` and ``conv`` on it sample their
 output; a product with a tensor stays lazy or, with a batch of rows, is drawn row by row; any other
 operation draws the value once.
 
 Without the handler nothing changes, so traces, replay, `Predictive` and NUTS see ordinary tensors.
-For convolutions, outputs at different positions share weights and are correlated; sampling them
-one by one keeps every marginal and drops the correlations, as the literature does in training.
+The outputs of a convolution at different positions share weights and are correlated; sampling them
+independently keeps every marginal and drops the correlations, as is common in training.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ OPTION = "local_reparameterization"
 
 
 class LazyReuseError(RuntimeError):
-    """A sample that was integrated out is needed a second time."""
+    """A sample that was already integrated out is needed again."""
 
 
 class LocalReparameterization(Messenger):
@@ -52,25 +52,14 @@ class LocalReparameterization(Messenger):
 
 
 class LazySample(Tensor):
-    """A draw from independent Normals that has not been made.
+    """A draw from independent Normals that has not been made yet.
 
-    Parameters
-    ----------
-    normal
-        The distribution, of the sample's shape.
-    name
-        Site, for messages.
-    parent, factor
-        For a lazy sample times a tensor.
+    ``parent`` and ``factor`` are those of a product of a lazy sample and a tensor.
     """
 
     @staticmethod
     def __new__(  # noqa: D102
-        cls,
-        normal: torch.distributions.Normal,
-        name: str,
-        parent: "LazySample | None" = None,
-        factor: Tensor | None = None,
+        cls, normal: torch.distributions.Normal, *args: Any
     ) -> "LazySample":
         loc = normal.loc
         made: LazySample = Tensor._make_wrapper_subclass(
@@ -119,7 +108,7 @@ class LazySample(Tensor):
         return self.drawn
 
     def draw_rows(self, num_rows: int) -> Tensor:
-        """Draw anew for each row of a batch, rows in front; once for all if it is drawn already."""
+        """Draw for each row of a batch, rows in front; return the value if it is drawn already."""
         if not self.is_fresh:
             return self.draw()
         self.consume("draws for each row")
@@ -127,7 +116,7 @@ class LazySample(Tensor):
         return _sampled(loc.expand(num_rows, *loc.shape), variance.expand(num_rows, *loc.shape))
 
     def consume(self, operation: str) -> None:
-        """Note that an operation has integrated the sample out."""
+        """Record that an operation has integrated the sample out."""
         if self.used_by is not None:
             self.draw()  # raises
         self.used_by = operation
@@ -135,7 +124,7 @@ class LazySample(Tensor):
             self.parent.consume(operation)
 
     def value_for_density(self) -> Tensor:
-        """Return a draw for log p - log q; an independent one is unbiased, site by site."""
+        """Return a draw for log p - log q; for each site an independent one is unbiased."""
         return self.drawn if self.drawn is not None else self.normal.rsample()
 
     def __repr__(self, **keywords: Any) -> str:  # type: ignore[override]
@@ -156,7 +145,7 @@ class LazySample(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Draw whatever slips past the level above."""
+        """Draw in operations that ``__torch_function__`` does not see."""
         return func(*_drawn(args), **_drawn(kwargs or {}))
 
 
@@ -172,7 +161,7 @@ def _drawn(value: Any) -> Any:
 
 
 def is_lazy(value: object) -> bool:
-    """Tell whether a value is a sample that has not been drawn."""
+    """Return whether a value is a lazy sample."""
     return isinstance(value, LazySample)
 
 
@@ -200,32 +189,20 @@ def _sampled(mean: Tensor, variance: Tensor) -> Tensor:
     return output
 
 
-def _moments(value: Any) -> tuple[Any, Any]:
-    """Mean and variance of a lazy sample; a tensor or None has no variance."""
-    return value.moments() if is_lazy(value) else (value, None)
-
-
-def _ready(weight: Any, bias: Any, x: Any, operation: str) -> Any:
-    """Take weight and bias out of the sample space, or return NotImplemented."""
-    if not is_lazy(weight) or not weight.is_fresh or is_lazy(x):
-        return NotImplemented
-    weight.consume(operation)
-    if is_lazy(bias):
-        if bias.is_fresh:
-            bias.consume(operation)
-        else:
-            bias = bias.draw()
-    return weight.moments(), _moments(bias)
-
-
 def _linear_map(function: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return the rule of a function that is linear in weight and bias, and in its input."""
 
     def rule(input: Tensor, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Any:
-        ready = _ready(weight, bias, input, function.__name__)
-        if ready is NotImplemented:
+        if not is_lazy(weight) or not weight.is_fresh or is_lazy(input):
             return NotImplemented
-        (loc, variance), (bias_loc, bias_variance) = ready
+        weight.consume(function.__name__)
+        bias_loc, bias_variance = bias, None
+        if is_lazy(bias) and bias.is_fresh:
+            bias.consume(function.__name__)
+            bias_loc, bias_variance = bias.moments()
+        elif is_lazy(bias):
+            bias_loc = bias.draw()
+        loc, variance = weight.moments()
         mean = function(input, channels_last(loc), bias_loc, *args, **kwargs)
         spread = function(input * input, channels_last(variance), bias_variance, *args, **kwargs)
         return _sampled(mean, spread)
@@ -259,7 +236,7 @@ _RULES |= {
     Tensor.__rmul__: _multiply,
 }
 
-#: Questions about a sample that its distribution answers without a draw.
+#: Properties of a sample that are known without a draw.
 _METADATA: set[Any] = {
     Tensor.size,
     Tensor.dim,
@@ -274,18 +251,8 @@ _METADATA: set[Any] = {
     torch.numel,
     torch.is_floating_point,
 }
-for _name in (
-    "shape",
-    "ndim",
-    "dtype",
-    "device",
-    "layout",
-    "requires_grad",
-    "is_cuda",
-    "is_sparse",
-    "is_meta",
-    "is_leaf",
-    "is_quantized",
-    "is_nested",
-):
-    _METADATA.add(getattr(Tensor, _name).__get__)
+_PROPERTIES = (
+    "shape ndim dtype device layout requires_grad is_cuda is_sparse is_meta is_leaf is_quantized "
+    "is_nested"
+)
+_METADATA |= {getattr(Tensor, name).__get__ for name in _PROPERTIES.split()}

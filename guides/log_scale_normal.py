@@ -6,21 +6,16 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Normal, constraints
-from torch.distributions.kl import register_kl
 
+from guides.distribution_base import analytic_kl
 from guides.layout import standard_normal_like
 
 
 class LogScaleNormal(dist.Normal):
     r"""Normal distribution with parameters :math:`\mu` and :math:`\log\sigma`.
 
-    The same law as ``Normal(loc, log_scale.exp())``. Knowing the logarithm saves taking it in the
-    divergence, and the variance is one exponential instead of an exponential and a square.
-
-    Parameters
-    ----------
-    loc, log_scale
-        Mean and log of the standard deviation.
+    The same distribution as ``Normal(loc, log_scale.exp())``. Knowing the logarithm saves taking it
+    in the divergence, and the variance is one exponential instead of an exponential and a square.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {  # type: ignore[misc]
@@ -45,11 +40,6 @@ class LogScaleNormal(dist.Normal):
         return self._scale
 
     @property
-    def stddev(self) -> Tensor:
-        """Standard deviation."""
-        return self.scale
-
-    @property
     def variance(self) -> Tensor:
         """Variance; kept, because a layer and the divergence both need it."""
         if self._variance is None:
@@ -71,15 +61,12 @@ class LogScaleNormal(dist.Normal):
         )
 
 
+@analytic_kl(LogScaleNormal, Normal)
 def _kl_log_scale_normal(q: LogScaleNormal, p: Normal) -> Tensor:
     loc, scale = _one_number(p.loc), _one_number(p.scale)
     square = q.variance + (q.loc - loc).square()
     kl: Tensor = 0.5 * (square * scale.pow(-2) - 1) - q.log_scale + scale.log()
     return kl
-
-
-_register: Any = register_kl
-_register(LogScaleNormal, Normal)(_kl_log_scale_normal)
 
 
 def _one_number(value: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import biject_to, constraints
 
 import guides.distributions  # noqa: F401  (registers the divergences of log-normal posteriors)
-from guides.base import Guide, module_key
+from guides.base import Guide, latent_sites, module_key
 from guides.log_scale_normal import LogScaleNormal
 from guides.slot import LocScale
 
@@ -31,14 +31,12 @@ class MeanField(Guide):
 
     Parameters
     ----------
-    model
-        The Pyro program to approximate. It is run once, with every latent site set to its start.
-    *args, **kwargs
-        Arguments for that run. Give the data, so that observed sites are observed.
+    model, *args, **kwargs
+        The Pyro model to approximate, and its arguments, data included. It is run once, with every
+        latent site at its initial value.
     init
-        Where the posterior of a site starts, by site, in constrained space. Other sites start at
-        the median of their prior or, when it has none in closed form, at zero in unconstrained
-        space.
+        Initial values by site, in constrained space. Other sites start at the median of their prior
+        or, if it has none in closed form, at zero in unconstrained space.
     init_scale
         Initial standard deviation in unconstrained space: one number, or one per site.
 
@@ -77,7 +75,7 @@ class MeanField(Guide):
     def guide(self) -> None:
         """Sample every site from its posterior, inside the plates of the model.
 
-        A plate that the model subsamples is subsampled here, and the model follows.
+        A plate that the model subsamples is subsampled here, and the model uses the same rows.
         """
         plates = {
             frame.name: pyro.plate(
@@ -117,13 +115,8 @@ class MeanField(Guide):
 class SitePosterior(LocScale):
     """Posterior of one site: a Normal in unconstrained space, mapped onto the site's support.
 
-    Parameters
-    ----------
-    site
-        The site of the traced model; its value is where the posterior starts. Inside a plate that
-        is subsampled, all elements of the plate have parameters and start alike.
-    init_scale
-        Standard deviation at the start.
+    The initial location is the value of the traced ``site``. Inside a plate that is subsampled, all
+    elements of the plate have parameters, with the same initial value.
     """
 
     def __init__(self, site: Mapping[str, Any], init_scale: float) -> None:
@@ -172,7 +165,7 @@ class SitePosterior(LocScale):
 
 
 def _portable(support: constraints.Constraint) -> constraints.Constraint:
-    """Write bounds that are the same for all elements as numbers, which belong to no device."""
+    """Replace bounds that are equal for all elements by numbers, which have no device."""
     if isinstance(support, constraints.independent):
         base = _portable(support.base_constraint)
         return constraints.independent(base, support.reinterpreted_batch_ndims)
@@ -183,7 +176,7 @@ def _portable(support: constraints.Constraint) -> constraints.Constraint:
 
 
 def _kind(support: constraints.Constraint) -> str:
-    """Tell which family fits a support."""
+    """Return which family of posteriors fits a support."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     if support is constraints.real:
@@ -197,36 +190,27 @@ def _kind(support: constraints.Constraint) -> str:
 def _latent_sites(
     model: Callable[..., Any], args: Any, kwargs: Any, starts: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Run the model once with every latent site at its start; nothing is sampled from a prior."""
+    """Run the model once with every latent site at its initial value; nothing is sampled."""
 
     def start(site: dict[str, Any]) -> Tensor:
         value = starts.get(site["name"])
-        return _start_of(site["fn"]) if value is None else value
+        return start_of(site["fn"]) if value is None else value
 
     with poutine.block(), InitMessenger(start):
         trace = poutine.trace(model).get_trace(*args, **kwargs)
-    sites = {
-        name: site
-        for name, site in trace.nodes.items()
-        if site["type"] == "sample" and not site["is_observed"]
-    }
-    return {name: site for name, site in sites.items() if not _is_subsample(site)}
-
-
-def _is_subsample(site: Mapping[str, Any]) -> bool:
-    return bool(site["infer"].get("_do_not_trace")) or type(site["fn"]).__name__ == "_Subsample"
+    return latent_sites(trace.nodes)
 
 
 def _some_parameter(fn: Any) -> Tensor:
-    """Return any tensor of a distribution: it tells precision and device."""
+    """Return any tensor of a distribution, for its dtype and device."""
     for value in vars(fn).values():
-        if torch.is_tensor(value):
+        if torch.is_tensor(value) and value.is_floating_point():
             return value
     return _some_parameter(fn.base_dist) if hasattr(fn, "base_dist") else torch.empty(())
 
 
-def _start_of(fn: Any) -> Tensor:
-    """Median of a distribution where it is known, else zero in unconstrained space."""
+def start_of(fn: Any) -> Tensor:
+    """Return the median of a distribution if it is implemented, else zero, unconstrained."""
     base = fn
     while isinstance(base, torch.distributions.Independent):
         base = base.base_dist

@@ -1,7 +1,7 @@
-"""The private names of torch that guides use, each with a public way to the same numbers.
+"""The private names of torch that guides use, each with a public fallback to the same numbers.
 
-They are known to work with torch 2.13.0. The public ways take twice as long on small tensors, and
-are taken where a private name is missing or has other arguments.
+They are known to work with torch 2.13.0. The fallbacks take twice as long on small tensors, and are
+used if a private name is missing or has other arguments.
 """
 
 from typing import Any

@@ -1,20 +1,19 @@
 r"""Distributions of points on a simplex, in coordinates without a border.
 
-A point :math:`\gamma` inside the simplex of :math:`K` corners has the coordinates :math:`u_k = \log
-(\gamma_k / \gamma_K)`, any numbers. There no sample underflows at a corner, however low the
-temperature, and a sampler moves freely. Densities are those of :math:`u`, which are the densities
-of :math:`\gamma` times :math:`\prod_k \gamma_k`; divergences are the same in both.
+A point :math:`\gamma` inside the simplex of :math:`K` corners has the unconstrained coordinates
+:math:`u_k = \log (\gamma_k / \gamma_K)`. In them no sample underflows at a corner, however low the
+temperature. Densities are those of :math:`u`, which are the densities of :math:`\gamma` times
+:math:`\prod_k \gamma_k`; divergences are the same in both.
 """
 
 import math
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
-from torch.distributions.kl import register_kl
 
+from guides.distribution_base import Expandable, analytic_kl
 from guides.private_torch import standard_gamma
 
 
@@ -24,7 +23,7 @@ def log_weights(coordinates: Tensor) -> Tensor:
 
 
 def completed(coordinates: Tensor) -> Tensor:
-    """Return coordinates with that of the last corner, which is zero."""
+    """Append the coordinate of the last corner, which is zero."""
     return torch.cat([coordinates, torch.zeros_like(coordinates[..., :1])], dim=-1)
 
 
@@ -33,7 +32,7 @@ def coordinates_of(log_weights: Tensor) -> Tensor:
     return log_weights[..., :-1] - log_weights[..., -1:]
 
 
-class GumbelSoftmax(TorchDistribution):
+class GumbelSoftmax(Expandable):
     r"""The Gumbel-Softmax (concrete) distribution GS(s, λ) of the coordinates.
 
     A draw is :math:`\gamma = \mathrm{softmax}((\log s + G) / \lambda)` with Gumbel noise :math:`G`,
@@ -64,6 +63,7 @@ class GumbelSoftmax(TorchDistribution):
         "temperature": constraints.positive,
         "logits": constraints.real_vector,
     }
+    batched = ("temperature", "logits")
     support = constraints.real_vector
     has_rsample = True
 
@@ -75,15 +75,6 @@ class GumbelSoftmax(TorchDistribution):
         self.logits = logits.expand(*batch, logits.shape[-1])
         event = torch.Size([logits.shape[-1] - 1])
         super().__init__(batch, event, validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "GumbelSoftmax":
-        """Return the same distribution with a larger batch shape."""
-        shape = torch.Size(batch_shape)
-        return type(self)(
-            self.temperature.expand(shape),
-            self.logits.expand(*shape, self.logits.shape[-1]),
-            validate_args=False,
-        )
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Draw, with gradients through both parameters."""
@@ -103,25 +94,27 @@ class GumbelSoftmax(TorchDistribution):
 
     @property
     def probabilities(self) -> Tensor:
-        """Probability of every corner to have the largest weight."""
+        """Probability that the largest weight is that of each corner."""
         return torch.softmax(self.logits, dim=-1)
 
     @property
     def median(self) -> Tensor:
-        """The coordinates that the median noise leads to."""
+        """The coordinates at the median of the noise."""
         return coordinates_of(self.logits) / self.temperature.unsqueeze(-1)
 
 
 class Corner(GumbelSoftmax):
     r"""The distribution of a corner, :math:`P(k) = s_k / \sum_j s_j`, with a relaxation to draw it.
 
-    The coordinates are those of `GumbelSoftmax`; what counts is which weight is the largest, and
-    divergences are those of that. So the temperature decides how gradients are estimated, and
-    nothing else.
+    The coordinates are those of `GumbelSoftmax`, but only the largest weight matters: the
+    divergence between two of these is that of the discrete distributions, and the temperature only
+    affects how gradients are estimated. `log_prob` is still the density of the coordinates, which
+    other guides of the site need, so k-hat also compares the temperatures of prior and posterior:
+    it can exceed 0.7 although the posterior of the corners is exact.
     """
 
 
-class Dirichlet(TorchDistribution):
+class Dirichlet(Expandable):
     r"""The Dirichlet distribution of the coordinates.
 
     .. math:: \log p(u) = \sum_k c_k \log\gamma_k - \log B(c)
@@ -138,6 +131,7 @@ class Dirichlet(TorchDistribution):
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
         "concentration": constraints.independent(constraints.positive, 1)
     }
+    batched = ("concentration",)
     support = constraints.real_vector
     has_rsample = True
 
@@ -145,11 +139,6 @@ class Dirichlet(TorchDistribution):
         self.concentration = concentration
         batch, corners = concentration.shape[:-1], concentration.shape[-1]
         super().__init__(batch, torch.Size([corners - 1]), validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "Dirichlet":
-        """Return the same distribution with a larger batch shape."""
-        shape = (*batch_shape, self.concentration.shape[-1])
-        return Dirichlet(self.concentration.expand(shape), validate_args=False)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Draw, with gradients through the concentration."""
@@ -160,7 +149,7 @@ class Dirichlet(TorchDistribution):
 
     @property
     def median(self) -> Tensor:
-        """The coordinates of the mean weights, which stand for the median."""
+        """The coordinates of the mean weights, used as the median."""
         return coordinates_of(self.concentration.log())
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -171,18 +160,15 @@ class Dirichlet(TorchDistribution):
         return (c * log_weights(value)).sum(-1) - (c.lgamma().sum(-1) - c.sum(-1).lgamma())
 
 
+@analytic_kl(Corner, Corner)
 def _kl_corner(q: Corner, p: Corner) -> Tensor:
     """Σ q log(q / p) over corners."""
     log_q, log_p = (torch.log_softmax(fn.logits, dim=-1) for fn in (q, p))
     return (log_q.exp() * (log_q - log_p)).sum(-1)
 
 
+@analytic_kl(Dirichlet, Dirichlet)
 def _kl_dirichlet(q: Dirichlet, p: Dirichlet) -> Tensor:
     """Return the divergence of the points on the simplex, which is that of their coordinates."""
     pair = (torch.distributions.Dirichlet(fn.concentration, validate_args=False) for fn in (q, p))
     return torch.distributions.kl_divergence(*pair)
-
-
-_register: Any = register_kl
-_register(Corner, Corner)(_kl_corner)
-_register(Dirichlet, Dirichlet)(_kl_dirichlet)

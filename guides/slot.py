@@ -11,15 +11,7 @@ from guides.log_scale_normal import LogScaleNormal
 
 
 class LocScale(nn.Module):
-    """Location and log scale of one site, of the same shape.
-
-    Parameters
-    ----------
-    loc
-        Where the location starts.
-    init_scale
-        Where the scale starts.
-    """
+    """Location and log scale of one site, both of the shape of the initial ``loc``."""
 
     loc: Tensor
     log_scale: Tensor
@@ -36,7 +28,7 @@ class LocScale(nn.Module):
         return self.log_scale.exp()
 
     def fix_scale(self) -> None:
-        """Stop training the scale: only the location changes from now on."""
+        """Stop training the scale."""
         log_scale = self.log_scale.detach()
         del self.log_scale
         self.register_buffer("log_scale", log_scale)
@@ -49,13 +41,8 @@ class LocScale(nn.Module):
 class SlotGuide(Guide):
     """Posterior of one slot of a network, or of any tensor of a Pyro model.
 
-    The parameters of site ``{slot}_{part}`` are the attribute ``part``, those of a site that is
-    called like the slot the attribute ``w``.
-
-    Parameters
-    ----------
-    slot
-        Name of the slot.
+    The parameters of site ``{slot}_{part}`` are the attribute ``part``; those of a site named like
+    the slot are the attribute ``w``.
     """
 
     def __init__(self, slot: str) -> None:
@@ -81,7 +68,7 @@ class SlotGuide(Guide):
 
 
 def _with_attribute_names(guide: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Read a state in which parameters are filed by site: ``sites.@0/weight_base.loc``."""
+    """Read an old state, whose parameters are named by site: ``sites.@0/weight_base.loc``."""
     start = f"{prefix}sites.@"
     for key in [key for key in state if key.startswith(start)]:
         site, _, leaf = key.removeprefix(start).partition(".")

@@ -1,4 +1,4 @@
-"""A normal law on an interval: integrals and quantiles that are stable wherever its mean lies.
+"""Truncated normals: integrals and quantiles that are stable wherever the mean lies.
 
 The textbook formulas subtract numbers near exp(-β²/2) and lose every digit as soon as the mean
 leaves the interval. Integrals are therefore taken relative to the highest point of the density

@@ -36,10 +36,6 @@ class CompressionError(ZooError):
     """A network that cannot be compressed, or a compressed network that cannot be read."""
 
 
-class NotFittedError(ZooError):
-    """An operation that needs a fitted model."""
-
-
 class TruthError(ZooError):
     """Draws that do not meet the criteria of a reference posterior, with the failed criteria."""
 

@@ -1,10 +1,9 @@
 """The registry: every method of the zoo, by name.
 
-A method is a subclass of `zoo.network.method.Method` decorated with `register`, alone in its file
-in `zoo.models`, or in a package that announces it through the entry-point group ``zoo.models``.
-Everything derived — the command line, the contract tests, the README table, the docs — reads this
-registry; adding a method edits nothing else. Priors and guides register themselves when their
-modules are imported; `discover` imports all of them.
+A method is a subclass of `zoo.network.method.Method` decorated with `register`, in its own file in
+`zoo.models`, or in a package that announces it through the entry-point group ``zoo.models``. The
+command line, the contract tests, the README table and the docs read this registry. Priors and
+guides register themselves when their modules are imported; `discover` imports all of them.
 """
 
 import fnmatch
@@ -37,25 +36,25 @@ SMALL_PROBLEM = {"data": "diabetes", "net": "mlp:10-1", "likelihood": "gaussian(
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a method is trained unless the user says otherwise.
+    """How a method is trained by default.
 
     Attributes
     ----------
     num_steps
-        Optimizer steps.
+        Number of optimizer steps.
     batch_size
         Rows per step; all rows if there are fewer.
     lr
-        Learning rate of Adam at the start.
+        Initial learning rate of Adam.
     schedule
         ``constant``, ``linear`` (constant for half of the run, then linear to zero) or ``cosine``.
     pretrain
-        Fraction of the run, at its start, that has no KL: the network is trained as a point, and
-        priors that are fitted to trained weights are fitted at its end.
+        Initial fraction of the run without a KL: the network is trained as a point, and priors that
+        are fitted to trained weights are fitted at its end.
     kl_warmup
         Fraction of the run over which the weight of the KL then rises linearly from zero to one.
     init_scale
-        Standard deviation of the posteriors at the start.
+        Initial standard deviation of the posteriors.
     grad_clip
         Largest norm of the gradient, or None.
     """
@@ -72,16 +71,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class ExpectedFailure:
-    """A contract check that a method is known to fail.
+    """A contract check that a method is known to fail, and why."""
 
-    Attributes
-    ----------
-    message
-        A regular expression that the message of the failure must match.
-    reason
-        Why it fails.
-    """
-
+    #: A regular expression that the message of the failure must match.
     message: str
     reason: str
 
@@ -93,32 +85,31 @@ class Entry:
     Attributes
     ----------
     name
-        How users call it: the name of the class in snake case, without ``Method``.
+        The name of the class in snake case, without ``Method``.
     method
         The class.
     priors
         Default priors by slot pattern.
     recipe
         How it is trained by default.
+    reference
+        The publication it comes from.
     tasks
         What it can be used for.
     linear
-        Whether it takes only models that are linear in their parameters.
+        Whether it is only for models that are linear in their parameters.
     exactness
-        What it reaches on a conjugate linear regression with a Gaussian prior: ``exact`` (means and
+        What is exact on a conjugate linear regression with a Gaussian prior: ``exact`` (means and
         standard deviations of the posterior), ``mean_field`` (means exact, standard deviations
         those of the best factorised posterior), ``mean_only`` or ``point``.
     small_problem
-        Values of the configuration that make a problem on which NUTS is affordable.
+        Configuration of a problem on which NUTS is affordable.
     analytic_kl
         Whether every divergence with the default priors has a closed form.
     compresses
-        Whether its posterior says which groups of weights can be removed.
-    reference
-        The publication it comes from.
+        Whether its posterior shows which groups of weights can be removed.
     expected_failures
-        Contract checks that it is known to fail, with message and reason; they must really fail,
-        and in no other way.
+        Contract checks that it is known to fail; they must fail in this way.
     """
 
     name: str
@@ -209,13 +200,7 @@ def list_models(pattern: str = "*", *, task: str | None = None) -> list[str]:
 
 
 def get(name: str) -> Entry:
-    """Return the method called ``name``.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is none.
-    """
+    """Return the method called ``name``, or raise an `UnknownNameError`."""
     discover()
     if name not in _ENTRIES:
         raise unknown_name("method", name, _ENTRIES)
@@ -223,7 +208,7 @@ def get(name: str) -> Entry:
 
 
 def check_task(entry: Entry, task: str) -> None:
-    """Refuse a task that a method is not made for."""
+    """Refuse a task that a method is not for."""
     if task not in entry.tasks:
         raise UnknownNameError(
             f"the method {entry.name!r} is not made for {task}. It takes: {', '.join(entry.tasks)}."

@@ -19,7 +19,7 @@ from zoo.infer.nuts.sampler import sample_nuts
 from zoo.infer.svi.loop import SVI
 from zoo.infer.svi.objective import elbo_draws
 from zoo.network.nets import Graph
-from zoo.network.nets.polynomial import Powers
+from zoo.network.nets.architectures import Powers
 from zoo.network.nets.primitives import Constant
 from zoo.registry import Recipe
 

@@ -169,7 +169,7 @@ def test_empirical_bayes_has_its_optimum_at_the_type_two_estimate(
     error = table.std(0) / math.sqrt(len(table))
     # the posterior is exact here, so the bound is the evidence; 5 standard errors and 11 digits
     assert ((table.mean(0) - expected).abs() < 5 * error + 1e-9).all()
-    assert float(model.normal_prior("weight").variance) == pytest.approx(v, rel=1e-9)
+    assert float(model.prior("weight").normal().variance) == pytest.approx(v, rel=1e-9)
 
 
 @pytest.mark.parametrize(("y", "s2", "v", "q_var", "q_mean", "kl", "log_evidence"), TYPE_TWO[:1])
@@ -178,7 +178,7 @@ def test_empirical_bayes_finds_the_type_two_estimate(y, s2, v, q_var, q_mean, kl
     mean, variance = fit(model, x, targets).weight_moments()
     assert float(mean.detach()) == pytest.approx(q_mean, rel=0.02)
     assert float(variance.detach()) == pytest.approx(q_var, rel=0.05)
-    assert float(model.normal_prior("weight").variance) == pytest.approx(v, rel=0.05)
+    assert float(model.prior("weight").normal().variance) == pytest.approx(v, rel=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_fitted_prior_and_posterior_reach_the_optimum_together(regression, metho
     assert (np.abs(mean - found[:6]) < 0.1 * sd).all()
     np.testing.assert_allclose(np.sqrt(variance), sd, rtol=0.03)
     # The prior is held fixed from here on: then the means are those of the exact posterior.
-    normal = model.normal_prior("weight")
+    normal = model.prior("weight").normal()
     precision = x.T @ x / 0.25 + torch.diag(normal.scale.expand(6) ** -2)
     target = x.T @ y / 0.25 + normal.loc / normal.scale**2
     exact = torch.linalg.solve(precision, target).numpy()

@@ -1,20 +1,18 @@
 """The normal prior whose variance is fitted to each weight of the guide."""
 
-from typing import Any, cast
-
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Normal, constraints
-from torch.distributions.kl import register_kl
 from torch.distributions.utils import broadcast_all
 
+from guides.distribution_base import Expandable, analytic_kl
 from guides.log_scale_normal import LogScaleNormal
 
 __all__ = ["EmpiricalBayesNormal"]
 
 
-class EmpiricalBayesNormal(dist.Normal):
+class EmpiricalBayesNormal(Expandable, dist.Normal):
     r"""Zero-mean normal with the prior variance that maximises the evidence bound.
 
     .. math:: p(w) = N(w \mid 0, σ² + μ²), \qquad
@@ -32,15 +30,14 @@ class EmpiricalBayesNormal(dist.Normal):
 
     References
     ----------
-    Kharitonov, Molchanov & Vetrov (2018), *Variational Dropout via Empirical Bayes*;
-    Titsias & Lázaro-Gredilla (2014), *Doubly Stochastic Variational Bayes for non-Conjugate
-    Inference*.
+    See `zoo.models.empirical_bayes`.
     """
 
     arg_constraints = {  # noqa: RUF012
         "guide_loc": constraints.real,
         "guide_scale": constraints.positive,
     }
+    batched = ("guide_loc", "guide_scale", "loc", "scale")
 
     def __init__(
         self,
@@ -53,25 +50,13 @@ class EmpiricalBayesNormal(dist.Normal):
         scale = torch.hypot(self.guide_loc, self.guide_scale)
         super().__init__(torch.zeros_like(scale), scale, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "EmpiricalBayesNormal":
-        """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(EmpiricalBayesNormal, _instance)
-        for name in ("guide_loc", "guide_scale", "loc", "scale"):
-            setattr(new, name, getattr(self, name).expand(batch_shape))
-        super(Normal, new).__init__(torch.Size(batch_shape), validate_args=False)
-        new._validate_args = self._validate_args
-        return cast(EmpiricalBayesNormal, new)
 
-
+# Without the second rule a LogScaleNormal would also match the rule for two Normals.
+@analytic_kl(Normal, EmpiricalBayesNormal)
+@analytic_kl(LogScaleNormal, EmpiricalBayesNormal)
 def _kl_normal_empirical_bayes(p: Normal, q: EmpiricalBayesNormal) -> Tensor:
     # With s² = σ² + μ² of the first argument and δ = log s − log(prior scale), the Gaussian
     # divergence is ½ log(1 + μ²/σ²) + ½ (e^{2δ} − 1 − 2δ): no cancellation when δ = 0.
     twice_delta = 2 * (torch.hypot(p.loc, p.scale).log() - q.scale.log())
     mismatch = torch.expm1(twice_delta) - twice_delta
     return 0.5 * (torch.log1p((p.loc / p.scale).square()) + mismatch)
-
-
-_register: Any = register_kl
-_register(Normal, EmpiricalBayesNormal)(_kl_normal_empirical_bayes)
-# Without this the pair would also match the rule for two Normals.
-_register(LogScaleNormal, EmpiricalBayesNormal)(_kl_normal_empirical_bayes)

@@ -1,15 +1,14 @@
 """The log-uniform prior of variational dropout and of the normal-Jeffreys scale."""
 
 import math
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Normal, constraints
-from torch.distributions.kl import register_kl
 
+from guides.distribution_base import Expandable, analytic_kl
 from guides.elementwise import EPSILON
 from guides.log_scale_normal import LogScaleNormal
 
@@ -28,7 +27,25 @@ _TERMS = [math.prod(range(1, 2 * k, 2)) / 2 ** (k + 1) for k in range(17)]
 _CONSTANT = math.log(2) + 0.5 * float(np.euler_gamma)
 
 
-class LogUniform(TorchDistribution):
+class Improper(Expandable):
+    """Base of densities on the real line that cannot be normalised, so cannot be sampled."""
+
+    support = constraints.real
+    has_rsample = False
+    #: What to sample instead.
+    counterpart: ClassVar[str]
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Raise an error: the distribution is improper."""
+        raise NotImplementedError(
+            f"{type(self).__name__} is improper and cannot be sampled. Use its proper counterpart, "
+            f"{self.counterpart}."
+        )
+
+    rsample = sample
+
+
+class LogUniform(Improper):
     r"""Improper log-uniform prior on the real line.
 
     .. math:: p(w) ∝ 1/|w|
@@ -36,30 +53,20 @@ class LogUniform(TorchDistribution):
     It cannot be normalised, so `log_prob` is defined up to an additive constant and the
     distribution cannot be sampled. Use it with a `Normal` guide and
     `pyro.infer.TraceMeanField_ELBO`, which uses `kl_log_uniform`. For sampling-based inference and
-    prior prediction use the proper `SmoothLogUniform`. The same class is the scale prior of the
-    group normal-Jeffreys model.
+    prior prediction use the proper `SmoothLogUniform`.
 
     References
     ----------
-    Kingma, Salimans & Welling (2015), *Variational Dropout and the Local Reparameterization
-    Trick*; Molchanov, Ashukha & Vetrov (2017), *Variational Dropout Sparsifies Deep Neural
-    Networks*; Hron, Matthews & Ghahramani (2018), *Variational Bayesian dropout: pitfalls and
-    fixes*, on why the posterior under it need not exist.
+    See `zoo.models.variational_dropout` and `zoo.models.sparse_vd`; Hron, Matthews & Ghahramani
+    (2018), *Variational Bayesian dropout: pitfalls and fixes*, on why the posterior under it need
+    not exist.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-    support = constraints.real
-    has_rsample = False
+    counterpart = "SmoothLogUniform(low, high)"
 
     def __init__(self, *, validate_args: bool | None = None) -> None:
         super().__init__(torch.Size(), validate_args=validate_args)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "LogUniform":
-        """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(LogUniform, _instance)
-        super(LogUniform, new).__init__(torch.Size(batch_shape), validate_args=False)
-        new._validate_args = self._validate_args
-        return cast(LogUniform, new)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return −log|value|, up to an additive constant."""
@@ -69,46 +76,21 @@ class LogUniform(TorchDistribution):
         density = -value.abs().clamp(min=tiny).log()
         return density.expand(np.broadcast_shapes(value.shape, self.batch_shape))
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
-        """Raise an error: the distribution is improper."""
-        raise NotImplementedError(
-            "LogUniform is improper and cannot be sampled. "
-            "Use its proper counterpart SmoothLogUniform(low, high)."
-        )
 
-    rsample = sample
+def _exact(x: Tensor) -> Tensor:
+    """Return u·₂F₂(1, 1; 3/2, 2; −u) at u = x²; its derivative in x is 2 D(x).
 
-
-class _ExactDivergence(torch.autograd.Function):
-    """u·₂F₂(1, 1; 3/2, 2; −u) at u = x²; its derivative in x is 2 D(x), D Dawson's integral."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        """Integrate (1 − exp(−u (1 − t²)))/(1 − t²) over [0, 1], or sum the tail series."""
-        u = x * x
-        near = u.clamp(max=_CROSSOVER)
-        inner = torch.zeros_like(u)
-        for node, weight in _NODES:
-            gap = 1 - node * node
-            inner = inner - (weight / gap) * torch.expm1(-gap * near)
-        far = u.clamp(min=_CROSSOVER)
-        tail = torch.zeros_like(u)
-        for k in range(16, 0, -1):
-            tail = (tail + _TERMS[k] / k) / far
-        return torch.where(u < _CROSSOVER, inner, 0.5 * far.log() + _CONSTANT - tail)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        """Save the argument."""
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        """Multiply by twice Dawson's integral."""
-        (x,) = ctx.saved_tensors
-        return 2 * grads[0] * dawson(x)
+    It is the integral of (1 − exp(−u (1 − t²)))/(1 − t²) over [0, 1]; for large u a series.
+    """
+    u = x * x
+    near, far = u.clamp(max=_CROSSOVER), u.clamp(min=_CROSSOVER)
+    inner, tail = torch.zeros_like(u), torch.zeros_like(u)
+    for node, weight in _NODES:
+        gap = 1 - node * node
+        inner = inner - (weight / gap) * torch.expm1(-gap * near)
+    for k in range(16, 0, -1):
+        tail = (tail + _TERMS[k] / k) / far
+    return torch.where(u < _CROSSOVER, inner, 0.5 * far.log() + _CONSTANT - tail)
 
 
 def dawson(x: Tensor) -> Tensor:
@@ -134,7 +116,7 @@ def dawson(x: Tensor) -> Tensor:
 
 
 def molchanov(log_alpha: Tensor) -> Tensor:
-    """Return k1·sigmoid(−(k2 + k3 log α)) + ½ log(1 + 1/α), the fitted divergence."""
+    """Return k1·sigmoid(−(k2 + k3 log α)) + ½ log(1 + 1/α), the fit to the divergence."""
     bump = _K1 * torch.sigmoid(-(_K2 + _K3 * log_alpha))
     return bump + 0.5 * torch.nn.functional.softplus(-log_alpha)
 
@@ -142,31 +124,24 @@ def molchanov(log_alpha: Tensor) -> Tensor:
 def kl_log_uniform(loc: Tensor, scale: Tensor, *, method: str = "approximate") -> Tensor:
     r"""Divergence of a normal from the log-uniform prior, zero in the limit of pure noise.
 
-    .. math:: KL ≈ k_1\,\mathrm{sigmoid}(-(k_2 + k_3 \log α)) + ½ \log(1 + 1/α),
-        \quad α = σ²/μ²
     .. math:: KL = u\,{}_2F_2(1, 1; 3/2, 2; -u), \quad u = μ²/(2σ²),
         \quad dKL/du = D(\sqrt{u})/\sqrt{u}
 
-    The approximation uses log α = 2 log σ − log(μ² + 1e-16), clamped to [−10, 10]; outside that
-    range it is constant. The exact form needs neither and serves as a reference.
+    The approximation, for training, is `molchanov` at log α = 2 log σ − log(μ² + 1e-16), clamped to
+    [−10, 10]; outside that range it is constant. The exact form serves as a reference.
 
     Parameters
     ----------
     loc, scale
         Mean and standard deviation of the normal.
     method
-        "approximate" (first formula, for training) or "exact" (second).
-
-    References
-    ----------
-    Molchanov, Ashukha & Vetrov (2017), *Variational Dropout Sparsifies Deep Neural Networks*.
+        "approximate" or "exact".
     """
     if method == "approximate":
         return _approximate(loc, scale.log())
     if method == "exact":
         x = loc.double() / (math.sqrt(2) * scale.double())
-        exact = cast(Tensor, _ExactDivergence.apply(x))
-        return exact.to(loc.dtype)
+        return _exact(x).to(loc.dtype)
     raise ValueError(
         f"The 'method' parameter of kl_log_uniform must be 'approximate' or 'exact'. "
         f"Got {method!r} instead."
@@ -178,12 +153,9 @@ def _approximate(loc: Tensor, log_scale: Tensor) -> Tensor:
     return molchanov(log_alpha.clamp(-_LOG_ALPHA_LIMIT, _LOG_ALPHA_LIMIT))
 
 
+@analytic_kl(Normal, LogUniform)
 def _kl_normal_log_uniform(p: Normal, q: LogUniform) -> Tensor:
     shape = np.broadcast_shapes(p.batch_shape, q.batch_shape)
     # Use the logarithm of the scale if the guide has it.
     log_scale = p.log_scale if isinstance(p, LogScaleNormal) else p.scale.log()
     return _approximate(p.loc, log_scale).expand(shape)
-
-
-_register: Any = register_kl
-_register(Normal, LogUniform)(_kl_normal_log_uniform)

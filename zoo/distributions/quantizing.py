@@ -1,16 +1,15 @@
 """The multi-spike prior of variational network quantization."""
 
 import math
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Normal, constraints
-from torch.distributions.kl import register_kl
 
-from zoo.distributions.log_uniform import molchanov
+from guides.distribution_base import analytic_kl
+from zoo.distributions.log_uniform import Improper, molchanov
 
 __all__ = ["Quantizing"]
 
@@ -18,7 +17,7 @@ _REFERENCE_GAP, _REFERENCE_TAU = 0.2, 0.075
 _EPSILON = 1e-30
 
 
-class Quantizing(TorchDistribution):
+class Quantizing(Improper):
     r"""Improper prior with a log-uniform spike at every code word.
 
     .. math:: p(w) ∝ \sum_k \frac{a_k}{|w - c_k|}
@@ -44,14 +43,15 @@ class Quantizing(TorchDistribution):
 
     References
     ----------
-    Achterhold, Köhler, Schmeink & Genewein (2018), *Variational Network Quantization*.
+    See `zoo.models.quantized`.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
         "codebook": constraints.real_vector,
     }
-    support = constraints.real
-    has_rsample = False
+    counterpart = (
+        "a mixture over the code words of SmoothLogUniform(low, high) shifted by each of them"
+    )
 
     def __init__(
         self,
@@ -89,15 +89,6 @@ class Quantizing(TorchDistribution):
             if not bool((weights > 0).all()):
                 raise ValueError(f"Weights must be positive. Got {weights.tolist()}.")
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "Quantizing":
-        """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(Quantizing, _instance)
-        for name in ("codebook", "log_weights", "gap", "tau"):
-            setattr(new, name, getattr(self, name))
-        super(Quantizing, new).__init__(torch.Size(batch_shape), validate_args=False)
-        new._validate_args = self._validate_args
-        return cast(Quantizing, new)
-
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log Σ a_k/|value − c_k|, up to an additive constant."""
         if self._validate_args:
@@ -108,16 +99,8 @@ class Quantizing(TorchDistribution):
         density = torch.logsumexp(self.log_weights - log_distance, -1)
         return density.expand(np.broadcast_shapes(value.shape, self.batch_shape))
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
-        """Raise an error: the distribution is improper."""
-        raise NotImplementedError(
-            "Quantizing is improper and cannot be sampled. Use its proper counterpart, a mixture "
-            "over the code words of SmoothLogUniform(low, high) shifted by each of them."
-        )
 
-    rsample = sample
-
-
+@analytic_kl(Normal, Quantizing)
 def _kl_normal_quantizing(p: Normal, q: Quantizing) -> Tensor:
     stretch = q.gap / _REFERENCE_GAP
     # Code words are the first dimension, so that the inner loops are long and vectorise well.
@@ -132,7 +115,3 @@ def _kl_normal_quantizing(p: Normal, q: Quantizing) -> Tensor:
     rest = (1 - window.sum(0)) * (1 - spike)
     shape = np.broadcast_shapes(p.batch_shape, q.batch_shape)
     return ((window + rest) * divergence).sum(0).expand(shape)
-
-
-_register: Any = register_kl
-_register(Normal, Quantizing)(_kl_normal_quantizing)

@@ -1,13 +1,14 @@
-"""The proper counterpart of the log-uniform prior."""
+"""The proper counterpart of the log-uniform prior, and the base of priors with log bounds."""
 
 import math
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.utils import broadcast_all
+
+from guides.distribution_base import Expandable
 
 __all__ = ["SmoothLogUniform"]
 
@@ -30,7 +31,26 @@ def _scaled_tail(x: Tensor) -> Tensor:
     return 0.5 * scaled
 
 
-class SmoothLogUniform(TorchDistribution):
+class LogBounded(Expandable):
+    """Base of distributions with bounds ``low < high`` of a logarithm."""
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
+        "low": constraints.dependent(is_discrete=False, event_dim=0),
+        "high": constraints.dependent(is_discrete=False, event_dim=0),
+    }
+    batched = ("low", "high")
+    has_rsample = True
+
+    def __init__(
+        self, low: Tensor | float, high: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        self.low, self.high = broadcast_all(low, high)
+        super().__init__(self.low.shape, validate_args=validate_args)
+        if self._validate_args and not bool((self.low < self.high).all()):
+            raise ValueError(f"{type(self).__name__} needs low < high, the bounds of a logarithm.")
+
+
+class SmoothLogUniform(LogBounded):
     r"""Scale mixture w = e^u n of normals n ~ N(0, 1) with a uniform log-scale u on [a, b].
 
     .. math:: p(w) = \frac{Φ(|w| e^{-a}) - Φ(|w| e^{-b})}{(b - a)\,|w|}, \quad
@@ -48,32 +68,10 @@ class SmoothLogUniform(TorchDistribution):
     References
     ----------
     Louizos, Ullrich & Welling (2017), *Bayesian Compression for Deep Learning*, for the scale
-    mixture; Hron, Matthews & Ghahramani (2018), *Variational Bayesian dropout: pitfalls and
-    fixes*, for the need of a proper version.
+    mixture.
     """
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
-        "low": constraints.dependent(is_discrete=False, event_dim=0),
-        "high": constraints.dependent(is_discrete=False, event_dim=0),
-    }
     support = constraints.real
-    has_rsample = True
-
-    def __init__(
-        self, low: Tensor | float, high: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        self.low, self.high = broadcast_all(low, high)
-        super().__init__(self.low.shape, validate_args=validate_args)
-        if self._validate_args and not bool((self.low < self.high).all()):
-            raise ValueError("SmoothLogUniform needs low < high, the bounds of the log-scale.")
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "SmoothLogUniform":
-        """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(SmoothLogUniform, _instance)
-        new.low, new.high = self.low.expand(batch_shape), self.high.expand(batch_shape)
-        super(SmoothLogUniform, new).__init__(torch.Size(batch_shape), validate_args=False)
-        new._validate_args = self._validate_args
-        return cast(SmoothLogUniform, new)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density, finite on the whole line."""

@@ -1,68 +1,31 @@
 """The proper log-uniform prior on a bounded positive interval."""
 
 import math
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
-from torch.distributions.kl import register_kl
-from torch.distributions.utils import broadcast_all
 
-from guides.distributions import TruncatedLogNormal, kl_truncated_uniform
+from guides.distribution_base import analytic_kl
+from guides.distributions import ExpWindow, TruncatedLogNormal, kl_truncated_uniform
+from zoo.distributions.smooth_log_uniform import LogBounded
 
 __all__ = ["TruncatedLogUniform"]
 
 
-class TruncatedLogUniform(TorchDistribution):
+class TruncatedLogUniform(ExpWindow, LogBounded):
     r"""Log-uniform distribution on a bounded interval: log θ is uniform on [a, b].
 
     .. math:: p(θ) = \frac{1}{(b - a)\,θ}, \quad e^a ≤ θ ≤ e^b
 
-    Prior of the multiplicative noise in structured Bayesian pruning; `kl_truncated_uniform` is its
-    divergence from a `TruncatedLogNormal` guide with the same bounds.
+    The prior of the multiplicative noise in `zoo.models.structured_bp`; `kl_truncated_uniform` is
+    the divergence of a `TruncatedLogNormal` guide with the same bounds.
 
     Parameters
     ----------
     low, high
-        Bounds a < b of **log θ**; the reference choice is −20 and 0.
-
-    References
-    ----------
-    Neklyudov et al. (2017), *Structured Bayesian Pruning via Log-Normal Multiplicative Noise*.
+        Bounds a < b of **log θ**; the published choice is −20 and 0.
     """
-
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {
-        "low": constraints.dependent(is_discrete=False, event_dim=0),
-        "high": constraints.dependent(is_discrete=False, event_dim=0),
-    }
-    has_rsample = True
-
-    def __init__(
-        self, low: Tensor | float, high: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        self.low, self.high = broadcast_all(low, high)
-        super().__init__(self.low.shape, validate_args=validate_args)
-        if self._validate_args and not bool((self.low < self.high).all()):
-            raise ValueError("TruncatedLogUniform needs low < high, the bounds of log θ.")
-
-    @constraints.dependent_property(is_discrete=False, event_dim=0)
-    def support(self) -> constraints.Constraint:
-        """Return the closed interval [exp(low), exp(high)]."""
-        return constraints.interval(*self._bounds())
-
-    def _bounds(self) -> tuple[Tensor, Tensor]:
-        low, high = self.low.double().exp(), self.high.double().exp()
-        return low.to(self.low.dtype), high.to(self.low.dtype)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "TruncatedLogUniform":
-        """Return the same distribution with a larger batch shape."""
-        new: Any = self._get_checked_instance(TruncatedLogUniform, _instance)
-        new.low, new.high = self.low.expand(batch_shape), self.high.expand(batch_shape)
-        super(TruncatedLogUniform, new).__init__(torch.Size(batch_shape), validate_args=False)
-        new._validate_args = self._validate_args
-        return cast(TruncatedLogUniform, new)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of θ, −∞ outside the interval."""
@@ -116,7 +79,6 @@ class TruncatedLogUniform(TorchDistribution):
         return torch.exp(2 * self.high) * 0.5 * -torch.expm1(-2 * half) * scaled / (half * half)
 
 
-_register: Any = register_kl
-_register(TruncatedLogNormal, TruncatedLogUniform)(
-    lambda p, q: kl_truncated_uniform(p, q.low, q.high)
-)
+@analytic_kl(TruncatedLogNormal, TruncatedLogUniform)
+def _kl(p: TruncatedLogNormal, q: TruncatedLogUniform) -> Tensor:
+    return kl_truncated_uniform(p, q.low, q.high)

@@ -17,8 +17,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 
 from guides.adapted import Adapted, ParametersOf, auto_guide
-from guides.base import Guide
-from guides.full_rank import FullRank
+from guides.base import GUIDES, Guide
 from guides.mean_field import MeanField
 from zoo.errors import ConfigError
 from zoo.fit import store
@@ -283,13 +282,12 @@ def model_guide(model: BoundModel, source: GuideSource, init_scale: float) -> Gu
     if isinstance(source, Guide):
         return source
     try:
-        if source in ("mean_field", "factorised"):
-            return MeanField(model, init_scale=init_scale)
-        if source == "full_rank":
-            medians = MeanField(model, init_scale=init_scale).medians()
-            return FullRank(model, init=medians, init_scale=init_scale)
+        if source == "factorised":
+            source = MeanField
         family, options = parse_guide(source) if isinstance(source, str) else (source, {})
         if isinstance(family, type) and issubclass(family, Guide):
+            if family in GUIDES.values() and not issubclass(family, MeanField):
+                options["init"] = MeanField(model, init_scale=init_scale).medians()
             made: Guide = family(model, init_scale=init_scale, **options)
             return made
         if isinstance(family, type):

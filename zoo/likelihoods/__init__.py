@@ -1,27 +1,220 @@
-"""What the outputs of a network say about an observation."""
+"""Likelihoods: the distribution of observations given the outputs of a network.
 
-from zoo.likelihoods.families import (
-    LIKELIHOODS,
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    Likelihood,
-    Poisson,
-    StudentT,
-    default_likelihood,
-    parse_likelihood,
-    spell,
-)
+A likelihood turns the output ``f`` of a network, shape ``(..., n, outputs)``, into a distribution
+of ``n`` observations. Its scale, if it has one, is the slot ``noise``: learned as a point, fixed,
+or Bayesian if it is given a prior.
+"""
 
-__all__ = [
-    "LIKELIHOODS",
-    "Bernoulli",
-    "Categorical",
-    "Gaussian",
-    "Likelihood",
-    "Poisson",
-    "StudentT",
-    "default_likelihood",
-    "parse_likelihood",
-    "spell",
-]
+import inspect
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from zoo.errors import ConfigError, unknown_name
+from zoo.network.slots import Slot
+from zoo.parsing.calls import Call, parse_call
+
+#: Rates of counts are exponentials; beyond this log-rate float32 is about to overflow.
+MAX_LOG_RATE = 30.0
+#: Smallest standard deviation a network may predict, in units of the target.
+MIN_SCALE = 1e-4
+#: Smallest fixed noise; below it the density of a float32 residual overflows.
+MIN_NOISE = 1e-10
+
+
+class Likelihood(nn.Module):
+    """Base class; the subclass's name in snake case is what users write."""
+
+    #: The tasks it is for; the first likelihood that lists a task is its default.
+    tasks: ClassVar[tuple[str, ...]]
+
+    def slots(self) -> list[Slot]:
+        """Return the parameters of the likelihood that may be given a prior."""
+        return []
+
+    def num_outputs(self, num_classes: int | None) -> int:
+        """Width of the network's last layer."""
+        return 1
+
+    @abstractmethod
+    def distribution(self, f: Tensor, noise: Tensor | None = None) -> Any:
+        """Return the distribution of the observations given network outputs ``f``.
+
+        ``noise`` is a draw of the noise slot, if it is Bayesian, broadcastable to ``(..., 1)``.
+        """
+
+    def check_outputs(self, f: Tensor, num_classes: int | None) -> None:
+        """Refuse a network whose output has the wrong shape."""
+        wanted = self.num_outputs(num_classes)
+        if f.dim() < 2 or f.shape[-1] != wanted:
+            raise ConfigError(
+                f"the likelihood {spell(self)!r} needs a network with output shape "
+                f"(batch, {wanted}). Got {tuple(f.shape)}."
+            )
+
+
+class _Located(Likelihood):
+    """A real-valued observation around ``f``, with noise that is fixed, learned or predicted."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+
+    fixed_noise: Tensor
+
+    def __init__(self, noise: float | str = "learned") -> None:
+        super().__init__()
+        if isinstance(noise, str) and noise not in ("learned", "heteroscedastic"):
+            raise ConfigError(
+                "the noise of a likelihood must be learned, heteroscedastic or a positive number. "
+                f"Got {noise!r}."
+            )
+        if not isinstance(noise, str) and not noise >= MIN_NOISE:
+            raise ConfigError(
+                f"the noise of a likelihood must be at least {MIN_NOISE:g}. Got {noise}."
+            )
+        self.heteroscedastic = noise == "heteroscedastic"
+        self.learned = noise == "learned"
+        self.fixed = None if isinstance(noise, str) else float(noise)
+        if self.learned:
+            self.log_noise = nn.Parameter(torch.tensor(-0.5))
+        elif self.fixed is not None:
+            self.register_buffer("fixed_noise", torch.tensor(self.fixed))
+
+    def slots(self) -> list[Slot]:
+        """Return the noise scale, if there is one number to learn."""
+        if not self.learned:
+            return []
+        value = self.log_noise.detach().exp()
+        return [Slot("noise", value, "likelihood", positive=True, by_name=True)]
+
+    def num_outputs(self, num_classes: int | None) -> int:
+        """One location, and a scale when the network predicts it."""
+        return 2 if self.heteroscedastic else 1
+
+    def loc_scale(self, f: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Split the network's output into location and scale."""
+        if self.heteroscedastic:
+            return f[..., 0], softplus(f[..., 1]) + MIN_SCALE
+        if noise is not None:
+            return f[..., 0], noise
+        return f[..., 0], self.log_noise.exp() if self.learned else self.fixed_noise
+
+
+class Gaussian(_Located):
+    r""":math:`y \sim N(f, \sigma^2)`, or :math:`N(f_0, \mathrm{softplus}(f_1)^2)`."""
+
+    def distribution(self, f: Tensor, noise: Tensor | None = None) -> Any:
+        """Return a Normal around the network's output."""
+        return dist.Normal(*self.loc_scale(f, noise))
+
+
+class StudentT(_Located):
+    r""":math:`y \sim t_\nu(f, \sigma)`: like Gaussian, but outliers pull less."""
+
+    df: Tensor
+
+    def __init__(self, df: float = 4.0, noise: float | str = "learned") -> None:
+        super().__init__(noise)
+        if not isinstance(df, int | float) or not df > 2:
+            raise ConfigError(
+                f"the df of student_t must be above 2, or there is no variance. Got {df!r}."
+            )
+        self.register_buffer("df", torch.tensor(float(df)))
+
+    def distribution(self, f: Tensor, noise: Tensor | None = None) -> Any:
+        """Return a Student's t around the network's output."""
+        return dist.StudentT(self.df, *self.loc_scale(f, noise))
+
+
+class Categorical(Likelihood):
+    r""":math:`y \sim \mathrm{Cat}(\mathrm{softmax}(f))`."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+
+    def num_outputs(self, num_classes: int | None) -> int:
+        """One logit per class."""
+        if num_classes is None:
+            raise ConfigError("the likelihood 'categorical' needs classes: the target has none.")
+        return num_classes
+
+    def distribution(self, f: Tensor, noise: Tensor | None = None) -> Any:
+        """Return a Categorical with the network's outputs as logits."""
+        return dist.Categorical(logits=f)
+
+
+class Bernoulli(Likelihood):
+    r""":math:`y \sim \mathrm{Bernoulli}(\mathrm{sigmoid}(f))`, for two classes and one output."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+
+    def num_outputs(self, num_classes: int | None) -> int:
+        """One logit, of the second class."""
+        if num_classes != 2:
+            raise ConfigError(
+                f"the likelihood 'bernoulli' needs exactly two classes. Got {num_classes}; "
+                "use 'categorical' for more."
+            )
+        return 1
+
+    def distribution(self, f: Tensor, noise: Tensor | None = None) -> Any:
+        """Return a Bernoulli with the network's output as logit."""
+        return dist.Bernoulli(logits=f[..., 0])
+
+
+class Poisson(Likelihood):
+    r""":math:`y \sim \mathrm{Poisson}(e^f)`, for counts."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("counts",)
+
+    def distribution(self, f: Tensor, noise: Tensor | None = None) -> Any:
+        """Return a Poisson with the exponential of the network's output as rate."""
+        return dist.Poisson(f[..., 0].clamp(max=MAX_LOG_RATE).exp())
+
+
+LIKELIHOODS: dict[str, type[Likelihood]] = {
+    "gaussian": Gaussian,
+    "student_t": StudentT,
+    "categorical": Categorical,
+    "bernoulli": Bernoulli,
+    "poisson": Poisson,
+}
+
+
+def default_likelihood(task: str) -> str:
+    """Return the name of the default likelihood of a task."""
+    for name, cls in LIKELIHOODS.items():
+        if task in cls.tasks:
+            return name
+    raise unknown_name("task", task, {task for cls in LIKELIHOODS.values() for task in cls.tasks})
+
+
+def parse_likelihood(source: str) -> Likelihood:
+    """Build a likelihood from text such as ``gaussian(noise=0.1)`` or ``student_t(df=5)``."""
+    call = parse_call(
+        source, what="likelihood", example="gaussian or gaussian(noise=0.1)", error=ConfigError
+    )
+    if call.name not in LIKELIHOODS:
+        raise unknown_name("likelihood", call.name, LIKELIHOODS)
+    cls = LIKELIHOODS[call.name]
+    names = (
+        list(inspect.signature(cls).parameters) if cls.__init__ is not nn.Module.__init__ else []
+    )
+    values = dict(call.keywords)
+    if call.positional or not set(values) <= set(names):
+        accepted = ", ".join(f"{name}=..." for name in names) or "no options"
+        raise ConfigError(f"the likelihood {call.name!r} takes {accepted}. Got {source!r}.")
+    if any(isinstance(value, Call | tuple) for value in values.values()):
+        raise ConfigError(
+            f"options of a likelihood are numbers or names. Got {source!r}. "
+            "A prior for the noise goes to --prior 'noise=HalfNormal(1)'."
+        )
+    return cls(**values)
+
+
+def spell(likelihood: Likelihood) -> str:
+    """Return the name of a likelihood as users write it; for a user's own, its class name."""
+    names = {cls: name for name, cls in LIKELIHOODS.items()}
+    return names.get(type(likelihood), type(likelihood).__name__)

@@ -94,6 +94,7 @@ class DartsMethod(StructureMethod):
     """Normal priors on scores, weights as points; each level has its own rows."""
 
     has_posterior: ClassVar[bool] = False
+    takes_guides = False
 
     def upper_parameters(self, model: BNN, guide: Guide) -> Sequence[nn.Parameter]:
         """Return the scores, which are fitted to their own rows."""

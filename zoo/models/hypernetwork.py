@@ -108,6 +108,7 @@ class HypernetworkMethod(Method):
 
     network = HypernetworkNetwork
     options = HypernetworkOptions
+    takes_guides = False
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
         """Return posteriors that are piecewise linear in the log of the weight."""
@@ -134,4 +135,4 @@ def _part(model: BNN, name: str, init_scale: float) -> Guide:
     slot, prior = model.slots[name], model.prior(name)
     if prior.normal() is not None and len(slot.shape) > 1 and not prior.is_fitted:
         return GravesGuide(name, slot.value, init_scale=init_scale)
-    return model.slot_guide(name, init_scale)
+    return model.prior(name).guide(init_scale)

@@ -254,6 +254,7 @@ class StochasticBatchNormMethod(Method):
 
     network = StochasticBatchNormNetwork
     has_posterior: ClassVar[bool] = False
+    takes_guides = False
 
     def prepared(self, net: nn.Module) -> nn.Module:
         """Add normalisation layers to a network without any."""

@@ -1,19 +1,18 @@
-"""Slots at the inputs and outputs of layers: multiplicative noise on activations.
+"""Slots for multiplicative noise on the inputs and outputs of layers.
 
-The slot ``2.input`` holds one number for each input unit of module ``2`` (each channel of a
-convolution), and what enters the module is multiplied by them; ``2.output`` is the same for what
-leaves it. Nothing happens at such a place until it is given a prior::
+The slot ``2.input`` holds one multiplier for each input unit of module ``2`` (each channel of a
+convolution); ``2.output`` is the same for its outputs. They have no effect without a prior::
 
     zoo fit mean_field --data digits --prior '*.input=LogNormal(0, 0.1)'
 
-Globs mean the linear and convolutional layers. Any other module has both places too, under their
-full names: ``encoder.norm.output``.
+Globs match linear and convolutional layers only. Any other module is matched by its full name:
+``encoder.norm.output``.
 
-A value that the model has drawn holds for all rows: one draw is one function of the input. Where
-training samples layers instead of weights (`guides.lazy`), each row has a draw of its own.
+A draw of the model holds for all rows. Where training samples layers instead of weights
+(`guides.lazy`), each row has its own draw.
 
-The numbers are a buffer of the module and are applied by a hook, both on the model's copy of the
-network. So they are replaced like a parameter when the network is called, whatever its class.
+The multipliers are a buffer of the module and are applied by a hook, both on the model's copy of
+the network, so that they are replaced like a parameter when the network is called.
 """
 
 from collections.abc import Iterable
@@ -27,58 +26,46 @@ from guides.lazy import LazySample
 from zoo.errors import ConfigError
 from zoo.network.slots import Slot
 
-Place = Literal["input", "output"]
-PLACES: tuple[Place, ...] = ("input", "output")
+Side = Literal["input", "output"]
+SIDES: tuple[Side, ...] = ("input", "output")
 
 
 def activation_slots(net: nn.Module) -> list[Slot]:
-    """List the places of a network where its activations can be multiplied.
-
-    A module that has an attribute called ``input`` or ``output`` itself lacks that place.
-    """
+    """List the slots for multipliers; a module with an attribute ``input`` has no such slot."""
     like = next(net.parameters(), torch.empty(())).detach()
     slots = []
     for name, module in net.named_modules():
-        for place in PLACES:
-            if not hasattr(module, place):
-                ones = like.new_ones(_num_units(module, place))
+        for side in SIDES:
+            if not hasattr(module, side):
+                ones = like.new_ones(_num_units(module, side))
                 slot = Slot(
-                    f"{name}.{place}" if name else place,
+                    f"{name}.{side}" if name else side,
                     ones,
                     "activation",
                     by_name=not isinstance(module, nn.Linear | nn.modules.conv._ConvNd),
-                    install=partial(_install, name, place, ones),
+                    install=partial(_install, name, side, ones),
                 )
                 slots.append(slot)
     return slots
 
 
-def _num_units(module: nn.Module, place: Place) -> int:
-    """Return how many units enter or leave a layer; one for all of them where nobody knows."""
+def _num_units(module: nn.Module, side: Side) -> int:
+    """Return the number of inputs or outputs of a layer, or one for all if it is not known."""
     if isinstance(module, nn.Linear):
-        return module.in_features if place == "input" else module.out_features
+        return module.in_features if side == "input" else module.out_features
     if isinstance(module, nn.modules.conv._ConvNd):
-        return module.in_channels if place == "input" else module.out_channels
+        return module.in_channels if side == "input" else module.out_channels
     if isinstance(module, nn.modules.batchnorm._NormBase):
         return module.num_features
     return 1
 
 
-def _trailing(module: nn.Module, x: Tensor) -> int:
-    """Return how many dimensions follow that of the units: positions in an image, for example."""
-    if isinstance(module, nn.modules.conv._ConvNd):
-        return len(module.kernel_size)
-    if isinstance(module, nn.modules.batchnorm._NormBase):
-        return x.dim() - 2
-    return 0
-
-
-def _install(name: str, place: Place, ones: Tensor, net: nn.Module) -> None:
-    """Give a module its multipliers, and the hook that applies them."""
+def _install(name: str, side: Side, ones: Tensor, net: nn.Module) -> None:
+    """Add the multipliers of a module, and the hook that applies them."""
     module = net.get_submodule(name)
-    # Not part of the state: it is a place for draws, and stays one.
-    module.register_buffer(place, ones, persistent=False)
-    if place == "input":
+    # Draws replace it, so it is not part of the state.
+    module.register_buffer(side, ones, persistent=False)
+    if side == "input":
         module.register_forward_pre_hook(_multiply_input)
     else:
         module.register_forward_hook(_multiply_output)
@@ -106,7 +93,11 @@ def _multiplied(module: nn.Module, x: Tensor, multipliers: Tensor) -> Tensor:
     """Multiply the units of all rows by the same numbers, or of each row by its own."""
     if isinstance(multipliers, LazySample):
         multipliers = multipliers.draw_rows(len(x))
-    trailing = _trailing(module, x)
+    trailing = 0  # dimensions after that of the units: positions in an image, for example
+    if isinstance(module, nn.modules.conv._ConvNd):
+        trailing = len(module.kernel_size)
+    elif isinstance(module, nn.modules.batchnorm._NormBase):
+        trailing = x.dim() - 2
     *front, num_units = multipliers.shape
     between = max(0, x.dim() - len(front) - 1 - trailing)
     shape = (*front, *(1,) * between, num_units, *(1,) * trailing)
@@ -114,10 +105,9 @@ def _multiplied(module: nn.Module, x: Tensor, multipliers: Tensor) -> Tensor:
 
 
 def silent_slots(net: nn.Module, names: Iterable[str], x: Tensor) -> list[str]:
-    """Return the slots whose module is not called on these rows.
+    """Return the slots whose module is not called, so that noise would have no effect.
 
-    Some layers read the parameters of a part without calling it, as attention does with its output
-    projection. Noise there would have no effect.
+    Attention, for example, reads the parameters of its output projection without calling it.
     """
     called: set[nn.Module] = set()
     modules = {name: net.get_submodule(name.rpartition(".")[0]) for name in names}

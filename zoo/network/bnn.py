@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pyro
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal
 from torch.func import functional_call
 
 from guides.base import Composite, Guide, module_key
@@ -21,12 +20,7 @@ from guides.layout import channels_last
 from zoo.errors import ConfigError
 from zoo.likelihoods import Likelihood
 from zoo.network.activations import activation_slots
-from zoo.network.slots import (
-    Slot,
-    choose_bayesian,
-    network_slots,
-    structure_slots,
-)
+from zoo.network.slots import Slot, choose_bayesian, network_slots, structure_slots
 from zoo.priors import Options, Prior, PriorSource, SlotPrior, prior_of_slot, resolve_priors
 
 if TYPE_CHECKING:
@@ -41,24 +35,22 @@ class BNN(nn.Module):
 
     .. math:: p(y, w \mid X) = p(w) \prod_{i=1}^N p(y_i \mid f_w(x_i))
 
-    Mini-batches are scaled by :math:`N / B`, with :math:`N` the number of training rows, which is
-    why it must be given: it decides how much the prior weighs.
+    Mini-batches are scaled by :math:`N / B`, with :math:`N` the number of training rows; it sets
+    the weight of the prior, so it must be given.
 
     Parameters
     ----------
     net
-        Any network. It is copied; the original is left alone.
+        Any network. It is copied.
     likelihood
-        How outputs relate to observations.
-    priors
-        The user's priors by slot pattern; they come before the defaults.
-    default_priors
-        The method's priors by slot pattern.
+        The distribution of observations given outputs.
+    priors, default_priors
+        The user's priors by slot pattern, and those of the method, which apply to other slots.
     num_data
         Number of training observations.
     bayesian
-        Patterns of the slots that get a posterior. By default all that have a prior but those of
-        normalisation layers. The others are trained as points.
+        Patterns of the slots with a posterior, by default all but those of normalisation layers.
+        The others are trained as points.
     autocast
         Whether the network computes in bfloat16. Priors, posteriors, divergences and the likelihood
         keep the precision of the parameters.
@@ -93,10 +85,7 @@ class BNN(nn.Module):
         self.likelihood = copy.deepcopy(likelihood)
         self.num_data = num_data
         self.autocast = autocast
-        slots = [
-            *self.network_slots(bayesian),
-            *self.likelihood.slots(),
-        ]
+        slots = [*self.network_slots(bayesian), *self.likelihood.slots()]
         self.priors: dict[str, Prior] = resolve_priors(priors or {}, default_priors or {}, slots)
         self.slots: dict[str, Slot] = {s.name: s for s in slots if s.name in self.priors}
         if not self.slots:
@@ -111,7 +100,7 @@ class BNN(nn.Module):
         )
 
     def use(self, method: "Method", settings: Mapping[str, Options]) -> None:
-        """Belong to a method, and give every prior the settings of its guide."""
+        """Set the method of this model, and the guide settings of every prior."""
         self.method = method
         for name, options in settings.items():
             self.prior(name).settings = options
@@ -120,15 +109,11 @@ class BNN(nn.Module):
 
     def network_slots(self, bayesian: Iterable[str] | None) -> list[Slot]:
         """Return the slots of the network: parameters, structure and activations by default."""
-        places = [
-            *network_slots(self.net),
-            *structure_slots(self.net),
-            *activation_slots(self.net),
-        ]
-        return choose_bayesian(places, bayesian)
+        finders = (network_slots, structure_slots, activation_slots)
+        return choose_bayesian([slot for find in finders for slot in find(self.net)], bayesian)
 
     def _replaced(self, slot: str) -> Tensor:
-        """Return the parameter or buffer that draws of a slot stand in for."""
+        """Return the parameter or buffer that draws of a slot replace."""
         owner, _, name = slot.rpartition(".")
         replaced = (
             self.likelihood.log_noise
@@ -145,7 +130,7 @@ class BNN(nn.Module):
 
     @property
     def has_random_convolutions(self) -> bool:
-        """Whether weights of a convolution are drawn; then so are its outputs, one by one."""
+        """Whether weights of a convolution are drawn."""
         return any(slot.layer == "convolution" for slot in self.slots.values())
 
     @property
@@ -169,17 +154,13 @@ class BNN(nn.Module):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether posteriors are kept from going where the objective would take them."""
+        """Whether a posterior is restricted during training."""
         return any(self.prior(name).is_bounded for name in self.slots)
 
-    def normal_prior(self, slot: str) -> Normal | None:
-        """Return the prior of a slot if it is a normal with known parameters."""
-        return self.prior(slot).normal()
-
     def proper(self) -> "BNN":
-        """Return a copy in which proper counterparts stand for improper priors.
+        """Return a copy with proper counterparts of improper priors, for sampling.
 
-        The posterior under an improper prior need not exist; what samples, samples this model.
+        The posterior under an improper prior need not exist.
         """
         copied = copy.deepcopy(self)
         for name in self.slots:
@@ -221,38 +202,27 @@ class BNN(nn.Module):
         return f
 
     def outputs(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return the outputs that predictions are made from: those of the network."""
+        """Return the outputs that predictions use: by default those of the network."""
         return self.evaluate(values, x)
 
     @property
     def has_statistics(self) -> bool:
-        """Whether draws hold the statistics of normalisation layers, so that no batch is needed."""
+        """Whether draws include the statistics of normalisation layers."""
         return False
 
     def guide(self, *, init_scale: float) -> Any:
-        """Return the guide of the method, started at the network's current weights.
+        """Return the guide of the method, initialised at the network's current weights.
 
-        Parameters
-        ----------
-        init_scale
-            Standard deviation at the start, in unconstrained space.
+        ``init_scale`` is the initial standard deviation in unconstrained space.
         """
         return self.method.guide(self, init_scale)
 
     def factorised_guide(self, init_scale: float) -> Composite:
         """Return a guide that follows the priors, slot by slot."""
-        return Composite({name: self.slot_guide(name, init_scale) for name in self.slots})
-
-    def slot_guide(self, slot: str, init_scale: float) -> Guide:
-        """Return the guide that follows the prior of one slot."""
-        return self.prior(slot).guide(init_scale)
+        return Composite({name: self.prior(name).guide(init_scale) for name in self.slots})
 
     def full_rank_guide(self, init_scale: float) -> Guide:
-        """Return one multivariate Normal over all sites, started where `guide` starts.
-
-        It sees correlations that a factorised guide cannot, at the cost of the square of the number
-        of unknowns.
-        """
+        """Return one multivariate Normal over all sites, initialised like the factorised guide."""
         self.require_fixed_priors("full_rank")
         factorised = self.factorised_guide(init_scale)
         try:
@@ -261,7 +231,7 @@ class BNN(nn.Module):
             raise ConfigError(f"the guide 'full_rank' cannot be used: {error}.") from None
 
     def require_fixed_priors(self, guide: str) -> None:
-        """Refuse a guide of all slots together if a prior is fitted to a factorised one."""
+        """Refuse a joint guide of all slots if a prior is fitted to a factorised one."""
         for name in self.fitted_priors:
             raise ConfigError(
                 f"the guide {guide!r} cannot be used: the prior {self.priors[name]} of slot "

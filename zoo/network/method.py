@@ -1,8 +1,8 @@
-"""`Method`: what a method of the zoo decides beyond its priors.
+"""`Method`: everything about a method of the zoo except its priors.
 
 A method is a file in `zoo.models` with its priors as Pyro models, and a subclass of `Method` for
-everything else: which guide it takes, what it does around training, how it predicts. Every default
-is that of a network with priors on its weights and a guide that follows them.
+everything else: its guide, its life cycle, how it predicts. The defaults are those of a network
+with priors on its weights and a guide that follows them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,14 +21,7 @@ from zoo.priors.options import validated
 
 
 class Method(LifeCycle):
-    """A method with its options.
-
-    Parameters
-    ----------
-    options
-        Values of the method's options and of those of its guides, by name. The value of a guide's
-        option may be a mapping from slot patterns to values.
-    """
+    """A method with its options and those of its guides, which may be values by slot pattern."""
 
     #: Default priors by slot pattern; filled in by `zoo.register`.
     priors: ClassVar[Mapping[str, str]] = {}
@@ -36,8 +29,10 @@ class Method(LifeCycle):
     options: ClassVar[type[Options]] = Options
     #: The Pyro model.
     network: ClassVar[type[BNN]] = BNN
-    #: Whether draws stand for a posterior, which NUTS could sample as well.
+    #: Whether draws are from a posterior, which NUTS could sample as well.
     has_posterior: ClassVar[bool] = True
+    #: Whether it can be fitted with other guides than its own.
+    takes_guides: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         given = dict(options or {})
@@ -80,7 +75,7 @@ class Method(LifeCycle):
     # ------------------------------------------------------------------ the guide
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
-        """Return the guide, started at the network's current weights; it follows the priors."""
+        """Return the guide, initialised at the network's weights; by default by slot."""
         return model.factorised_guide(init_scale)
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
@@ -96,7 +91,7 @@ class Method(LifeCycle):
                 model.prior(name).after_pretraining(guide[name])
 
     def before_training(self, model: BNN, guide: Guide) -> None:
-        """Let priors that are fitted to the posterior follow its start."""
+        """Let fitted priors follow the initial posterior."""
         if isinstance(guide, Composite):
             for name in model.updated_slots:
                 model.prior(name).before_training(guide[name])
@@ -110,10 +105,7 @@ class Method(LifeCycle):
     # ------------------------------------------------------------------ what it claims
 
     def loss_is_elbo(self, model: BNN) -> bool:
-        """Tell whether training minimises minus the ELBO.
-
-        It does not with divergences from improper priors, nor where a divergence has a weight.
-        """
+        """Return whether the loss is minus the ELBO: all priors proper, no weighted divergence."""
         return all(
             not model.prior(name).is_improper
             and getattr(model.prior(name).settings, "kl_scale", 1.0) == 1.0
@@ -122,13 +114,7 @@ class Method(LifeCycle):
 
 
 def options_by_slot(method: Method, model: BNN, given: Mapping[str, Any]) -> dict[str, Options]:
-    """Return the settings of every slot's guide: one value for all slots, or values by pattern.
-
-    Raises
-    ------
-    ConfigError
-        If no guide of the model has such an option, or if its value is not accepted.
-    """
+    """Return the settings of every slot's guide from options with one value, or by pattern."""
     fields = {name: set(model.prior(name).options.model_fields) for name in model.slots}
     known = sorted(set().union(*fields.values()) | set(method.options.model_fields))
     chosen: dict[str, dict[str, Any]] = {name: {} for name in model.slots}

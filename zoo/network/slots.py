@@ -1,14 +1,11 @@
-"""Slots: the places of a network that can carry a prior.
+"""Slots: the tensors that can have a prior.
 
-A slot is a named tensor of the network, or a parameter of the likelihood (``noise``). Whatever the
-kind of place, the model draws a value for the tensor and calls the network with it
-(`torch.func.functional_call`), so a new kind needs no new way to run a network. Parameters are
-there from the start (``0.weight``). A tensor that is not there yet, such as the multipliers of an
-activation (`zoo.network.activations`), is put into the model's copy of the network by the slot's
-`install`.
+A slot is a named tensor of the network, or a parameter of the likelihood (``noise``). The model
+draws a value for it and calls the network with that value (`torch.func.functional_call`). A tensor
+that the network does not have, such as the multipliers of an activation
+(`zoo.network.activations`), is added to the model's copy of the network by the slot's `install`.
 
-What a method treats as one group of weights depends on the layer that owns them, so a slot also
-knows its layer.
+How a method groups weights depends on their layer, so a slot also knows its layer.
 """
 
 import fnmatch
@@ -25,44 +22,36 @@ from zoo.network.nets.graph import mixtures
 #: How the weights of a slot are grouped. "auto" follows Louizos et al. (2017): the input units of a
 #: linear layer, the output channels of a convolution, single elements elsewhere.
 Grouping = Literal["auto", "input", "output", "element"]
-GROUPINGS: tuple[str, ...] = ("auto", "input", "output", "element")
 
 LayerKind = Literal[
     "linear", "convolution", "normalisation", "activation", "structure", "likelihood", "other"
 ]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_NORMALISATIONS = (
-    nn.modules.batchnorm._NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.RMSNorm,
-)
+_NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """One place for a prior.
+    """A tensor that can have a prior.
 
     Attributes
     ----------
     name
-        The tensor's name among the parameters and buffers of the network, or the likelihood's name
-        for it.
+        The tensor's name in the network or the likelihood.
     value
-        The current value: it gives shape, dtype and device, and is where a guide starts.
+        The current value: it gives shape, dtype and device, and is the initial value of a guide.
     layer
-        Kind of the layer that owns the parameter; ``activation`` for what enters or leaves one,
-        ``structure`` for the weights of a mixture of primitives.
+        Kind of the layer that owns the parameter; ``activation`` for multipliers of inputs and
+        outputs, ``structure`` for the weights of a mixture of primitives.
     positive
         Whether values must be positive (scales of a likelihood).
     by_name
-        Whether it answers to its full name only, and not to globs.
+        Whether it is matched by its full name only, and not by globs.
     install
-        Puts the tensor into a network that does not have it yet; it is called once, on the model's
-        own copy. None for a tensor that is there already.
+        Adds the tensor to a network that does not have it, the model's own copy.
     sizes
         For structure, the number of parameters of every primitive.
     """
@@ -81,10 +70,10 @@ class Slot:
         return self.value.shape
 
     def matches(self, pattern: str) -> bool:
-        """Whether a pattern means this slot.
+        """Return whether a pattern matches this slot.
 
-        Activations and structure answer to globs that end in their last word: ``*`` means all
-        weights, and ``*.input`` all inputs, that of a network which is a single layer among them.
+        Activations and structure are matched by globs that end in their last word: ``*`` matches
+        all weights, and ``*.input`` all inputs, including that of a network of a single layer.
         """
         if pattern == self.name:
             return True
@@ -92,14 +81,11 @@ class Slot:
             return False
         if self.layer not in ("activation", "structure"):
             return fnmatch.fnmatchcase(self.name, pattern)
-        layer, _, place = self.name.rpartition(".")
-        return pattern.endswith(place) and fnmatch.fnmatchcase(f"{layer}.{place}", pattern)
+        layer, _, word = self.name.rpartition(".")
+        return pattern.endswith(word) and fnmatch.fnmatchcase(f"{layer}.{word}", pattern)
 
     def group_shape(self, grouping: str) -> torch.Size:
-        """Shape of one scale per group, ready to be broadcast against the parameter.
-
-        A linear weight of shape ``(out, in)`` grouped by input gives ``(1, in)``.
-        """
+        """Return the shape of one scale per group, such as ``(1, in)``, to be broadcast."""
         if grouping == "auto":
             grouping = {"linear": "input", "convolution": "output"}.get(self.layer, "element")
         if grouping == "element" or len(self.shape) < 2:
@@ -109,7 +95,7 @@ class Slot:
 
 
 def has_convolutions(net: nn.Module) -> bool:
-    """Tell whether a network has convolutional layers."""
+    """Return whether a network has convolutional layers."""
     return any(isinstance(module, _CONVOLUTIONS) for module in net.modules())
 
 
@@ -124,15 +110,11 @@ def network_slots(net: nn.Module) -> list[Slot]:
 
 def structure_slots(net: nn.Module) -> list[Slot]:
     """List the weights of the mixtures of a network, see `zoo.network.nets.graph`."""
-    return [
-        Slot(
-            f"{name}.structure" if name else "structure",
-            mixed.structure.detach(),
-            "structure",
-            sizes=mixed.sizes,
-        )
-        for name, mixed in mixtures(net)
-    ]
+    slots = []
+    for name, mixed in mixtures(net):
+        full_name = f"{name}.structure" if name else "structure"
+        slots.append(Slot(full_name, mixed.structure.detach(), "structure", sizes=mixed.sizes))
+    return slots
 
 
 def _layer_kind(owner: nn.Module) -> LayerKind:
@@ -148,9 +130,8 @@ def _layer_kind(owner: nn.Module) -> LayerKind:
 def choose_bayesian(slots: Sequence[Slot], patterns: Iterable[str] | None) -> list[Slot]:
     """Return the slots that may have a posterior; the rest are trained as points.
 
-    Without patterns everything is Bayesian except the gains and offsets of normalisation layers,
-    whose natural value is one, not zero. The globs are over all names: here ``*`` also means
-    activations, of which those without a prior are left alone.
+    By default these are all but the gains and offsets of normalisation layers, which are not
+    centred at zero. Here the glob ``*`` also matches activations; they need a prior nevertheless.
     """
     if patterns is None:
         return [slot for slot in slots if slot.layer != "normalisation"]
@@ -172,13 +153,7 @@ def assign(
     what: str = "prior pattern",
     must_match: bool = True,
 ) -> dict[str, T]:
-    """Give each slot the value of the last pattern that matches it.
-
-    Raises
-    ------
-    PriorError
-        If a pattern matches nothing although it must.
-    """
+    """Return the value of the last matching pattern for each slot that any pattern matches."""
     assigned: dict[str, T] = {}
     for pattern, value in patterns.items():
         matched = [slot.name for slot in slots if slot.matches(pattern)]
@@ -189,7 +164,7 @@ def assign(
 
 
 def _nothing_matches(what: str, pattern: str, slots: Sequence[Slot]) -> PriorError:
-    # The places at modules of no particular kind are too many to be helpful.
+    # There are too many activations of other modules to list them.
     names = [s.name for s in slots if not (s.by_name and s.layer == "activation")]
     globs = sorted({f"*.{name.rpartition('.')[2]}" for name in names if "." in name})
     shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

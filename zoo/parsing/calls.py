@@ -8,14 +8,16 @@ import ast
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from zoo.errors import ZooError
+from zoo.errors import ZooError, did_you_mean
 
 #: Types of arguments.
 Argument: TypeAlias = "float | str | tuple[float, ...] | Call"
+
+T = TypeVar("T")
 
 MAX_TEXT = 1000
 MAX_DEPTH = 5
@@ -31,18 +33,43 @@ class Call:
 
 
 def parse_call(text: str, *, what: str, example: str, error: type[ZooError]) -> Call:
-    """Parse one call.
+    """Parse one call; a bare name is a call without arguments.
 
-    Parameters
-    ----------
-    text
-        Text of the user; a bare name is a call without arguments.
-    what, example
-        Name of the parsed object and a correct example, for messages.
-    error
-        Class of the errors raised.
+    ``what`` and ``example`` are the name of the parsed object and a correct example, for messages.
     """
     return _Reader(text, what, example, error).read()
+
+
+def bind(
+    what: str,
+    names: Sequence[str],
+    positional: Sequence[T],
+    keywords: Mapping[str, T],
+    *,
+    required: Sequence[str] = (),
+    hidden: Sequence[str] = (),
+    error: type[ZooError],
+) -> dict[str, T]:
+    """Assign values to the parameters ``names`` of a call as Python would, with clear messages.
+
+    Parameters that are ``hidden`` follow the others; they are accepted, but not mentioned.
+    """
+    accepted, listed = [*names, *hidden], ", ".join(names) or "none"
+    if len(positional) > len(accepted):
+        raise error(f"{what} takes {len(names)} parameters ({listed}). Got {len(positional)}.")
+    given = dict(zip(accepted, positional, strict=False))
+    for name, value in keywords.items():
+        if name not in accepted:
+            raise error(
+                f"{what} has no parameter {name!r}.{did_you_mean(name, names)} It takes: {listed}."
+            )
+        if name in given:
+            raise error(f"the parameter {name!r} of {what} is given twice.")
+        given[name] = value
+    missing = [repr(name) for name in required if name not in given]
+    if missing:
+        raise error(f"{what} needs a value for {', '.join(missing)}.")
+    return given
 
 
 def short(value: object) -> str:
@@ -70,14 +97,7 @@ def finite_number(value: object, error: type[ZooError]) -> float:
 def plain_mapping(values: Mapping[Any, Any], what: str, error: type[ZooError]) -> dict[str, Any]:
     """Return a mapping with JSON types: keys are text, sequences are lists.
 
-    Parameters
-    ----------
-    values
-        Mapping of the user.
-    what
-        Its name in messages.
-    error
-        Class of the errors raised.
+    Other types raise ``error``; ``what`` is the name of the mapping in its message.
     """
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))

@@ -1,8 +1,8 @@
 """Priors: parse them, check them, print them, and turn them into Pyro models.
 
-`spec` reads and prints, `families` knows the names and ranges, `plain` makes Pyro models of
-ordinary distributions. Priors that are models of their own are subclasses of `SlotPrior`, in the
-file of their method (`zoo.models`), in this folder if methods share them, or in plug-ins.
+`spec` parses and prints, `families` holds names and ranges, `plain` makes Pyro models of ordinary
+distributions. Structured priors are subclasses of `SlotPrior`, in the file of their method
+(`zoo.models`), in this folder if methods share them, or in plug-ins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,21 +58,22 @@ def resolve_priors(
 
 
 def check_support(prior: Prior, slot: Slot) -> None:
-    """Refuse a prior whose values do not fit the slot; an activation may be multiplied by any."""
-    of_structure = getattr(prior.family.cls, "of_structure", False)
+    """Refuse a prior with the wrong support for the slot; an activation accepts any."""
+    cls: Any = prior.family.cls
+    of_structure = getattr(cls, "of_structure", False)
     if of_structure != (slot.layer == "structure"):
         raise PriorError(
-            f"the prior {prior} is for the structure of a network, and the slot {slot.name!r} is "
-            "none."
+            f"the prior {prior} is for the structure of a network. The slot {slot.name!r} is not "
+            "a structure."
             if of_structure
             else f"the slot {slot.name!r} is the structure of a network: its prior is "
             f"GumbelSoftmaxStructure() or DirichletStructure(). Got {prior}."
         )
     if slot.layer in ("activation", "structure"):
         return
-    cls: Any = prior.family.cls
-    is_structured = prior.family.structured
-    support = cls.support_of(slot) if is_structured else prior.family.support(prior.arguments)
+    support = (
+        cls.support_of(slot) if prior.family.structured else prior.family.support(prior.arguments)
+    )
     if slot.positive:
         fits = bool((typical_points(support) > 0).all())
     else:

@@ -1,10 +1,10 @@
-"""What a prior may be called, which parameters it takes and where its values live.
+"""Families of priors: their names, parameters and supports.
 
-Two kinds of family share one interface. A *plain* family is any univariate continuous distribution
-of Pyro or of `zoo.distributions`: parameter names come from its signature and ranges from its
-``arg_constraints``, so there is no second list to keep. A *structured* family is a Pyro model of
-one or more sites, a subclass of `zoo.priors.slot_prior.SlotPrior`, mostly in the file of its
-method. It registers itself when it is defined.
+There are two kinds. A *plain* family is any univariate continuous distribution of Pyro or of
+`zoo.distributions`: parameter names are read from its signature, ranges from its
+``arg_constraints``. A *structured* family is a Pyro model of one or more sites, a subclass of
+`zoo.priors.slot_prior.SlotPrior`, mostly in the file of its method. It registers itself when it is
+defined.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from torch.distributions import Distribution, constraints, transform_to
 
 import zoo.distributions
 from zoo.errors import PriorError, did_you_mean
-from zoo.parsing.calls import short
+from zoo.parsing.calls import bind, short
 from zoo.registry import discover
 
 if TYPE_CHECKING:
@@ -59,19 +59,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Family:
-    """A named family of priors.
-
-    Attributes
-    ----------
-    name
-        How users call it.
-    parameters
-        Its parameters, in signature order.
-    cls
-        The distribution class, or the class of the structured prior.
-    structured
-        Whether it is a Pyro model of its own.
-    """
+    """A named family of priors: a distribution, or a structured prior with its own Pyro model."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -80,35 +68,30 @@ class Family:
 
     @property
     def moved(self) -> tuple[str, ...]:
-        """Names that were parameters once, and are options of the guide now."""
+        """Former parameters that are now options of the guide."""
         return tuple(getattr(self.cls, "moved_parameters", ()))
 
     def bind(
         self, positional: Sequence["Value"], keywords: Mapping[str, "Value"]
-    ) -> "dict[str, Value]":
-        """Assign values to parameters as Python would, with messages a user can act on."""
-        names = [parameter.name for parameter in self.parameters]
-        keywords = {k: v for k, v in keywords.items() if k not in self.moved}
-        if len(positional) > len(names):
-            raise PriorError(
-                f"{self.name} takes {len(names)} parameters ({', '.join(names) or 'none'}). "
-                f"Got {len(positional)}."
-            )
-        given = dict(zip(names, positional, strict=False))
-        for name, value in keywords.items():
-            if name not in names:
-                raise PriorError(
-                    f"{self.name} has no parameter {name!r}.{did_you_mean(name, names)} "
-                    f"It takes: {', '.join(names) or 'none'}."
-                )
-            if name in given:
-                raise PriorError(f"the parameter {name!r} of {self.name} is given twice.")
-            given[name] = value
-        missing = [p.name for p in self.parameters if p.default is REQUIRED and p.name not in given]
-        if missing:
-            raise PriorError(f"{self.name} needs a value for {', '.join(map(repr, missing))}.")
+    ) -> "tuple[dict[str, Value], dict[str, Value]]":
+        """Return the values of all parameters, and of options that an old text has among them.
+
+        Parameters that became options were the last ones of every signature.
+        """
+        given = bind(
+            self.name,
+            [p.name for p in self.parameters],
+            positional,
+            keywords,
+            required=[p.name for p in self.parameters if p.default is REQUIRED],
+            hidden=self.moved,
+            error=PriorError,
+        )
         values = {p.name: given.get(p.name, p.default) for p in self.parameters}
-        return {name: value for name, value in values.items() if value is not None}
+        return (
+            {name: value for name, value in values.items() if value is not None},
+            {name: value for name, value in given.items() if name in self.moved},
+        )
 
     def check(self, arguments: "Mapping[str, Value]") -> None:
         """Check every value against its parameter's range."""
@@ -121,25 +104,23 @@ class Family:
             self._instantiate(arguments)  # relations between parameters: Uniform(low < high)
 
     def _check_one(self, parameter: Parameter, value: "Value") -> None:
-        shown = short(value) if isinstance(value, str) else value
-        wrong = PriorError(
-            f"the parameter {parameter.name!r} of {self.name} must be {parameter.accepts}"
-            f"{'' if self.structured or parameter.is_list else ' or a hyper-prior'}. Got {shown}."
-        )
+        constraint = parameter.constraint
         if parameter.choices:
-            if value not in parameter.choices:
-                raise wrong
+            fits = value in parameter.choices
         elif parameter.is_list:
-            if not isinstance(value, tuple):
-                raise wrong
-        elif _is_prior(value):
-            if self.structured:
-                raise wrong
-            self._check_hyper_prior(parameter, value)
-        elif not isinstance(value, float):
-            raise wrong
-        elif parameter.constraint is not None and not _inside(parameter.constraint, value):
-            raise wrong
+            fits = isinstance(value, tuple)
+        elif _is_prior(value) and not self.structured:
+            return self._check_hyper_prior(parameter, value)
+        else:
+            fits = isinstance(value, float) and (
+                constraint is None or bool(constraint.check(_typical_value(value)))
+            )
+        if not fits:
+            others = "" if self.structured or parameter.is_list else " or a hyper-prior"
+            raise PriorError(
+                f"the parameter {parameter.name!r} of {self.name} must be {parameter.accepts}"
+                f"{others}. Got {short(value) if isinstance(value, str) else value}."
+            )
 
     def _check_hyper_prior(self, parameter: Parameter, value: Any) -> None:
         """Refuse a hyper-prior with values that its parameter does not accept."""
@@ -157,10 +138,7 @@ class Family:
             )
 
     def support(self, arguments: "Mapping[str, Value]") -> constraints.Constraint:
-        """Where the values of a prior of this family live."""
-        if self.structured:
-            known: constraints.Constraint = self.cls.support  # type: ignore[attr-defined]
-            return known
+        """Return the support of a prior of this plain family."""
         support = self._instantiate(arguments).support
         assert support is not None
         return support
@@ -173,9 +151,8 @@ class Family:
                 raise ValueError("its values are not single numbers")
         except (ValueError, NotImplementedError) as error:
             values = ", ".join(f"{name}={value}" for name, value in arguments.items())
-            raise PriorError(
-                f"{self.name}({values}) does not exist: {_first_line(error)}"
-            ) from None
+            problem = " ".join(str(error).split())[:200]
+            raise PriorError(f"{self.name}({values}) does not exist: {problem}") from None
         return distribution
 
 
@@ -184,14 +161,10 @@ def _is_prior(value: object) -> Any:
 
 
 def _typical_value(value: Any) -> torch.Tensor:
-    """Return a number as a tensor; a hyper-prior stands for one of its values."""
+    """Return a number as a tensor; for a hyper-prior, one of its typical values."""
     if _is_prior(value):
         return typical_points(value.family.support(value.arguments))[0]
     return torch.tensor(value, dtype=torch.float64)
-
-
-def _inside(constraint: constraints.Constraint, value: float) -> bool:
-    return bool(constraint.check(torch.tensor(value, dtype=torch.float64)))
 
 
 def typical_points(support: constraints.Constraint) -> torch.Tensor:
@@ -202,7 +175,7 @@ def typical_points(support: constraints.Constraint) -> torch.Tensor:
 
 
 def describe(constraint: constraints.Constraint) -> str:
-    """Say in words where a constraint holds."""
+    """Return a constraint in words."""
     if constraint is constraints.real:
         return "real"
     bounds = [
@@ -211,10 +184,6 @@ def describe(constraint: constraints.Constraint) -> str:
         if hasattr(constraint, name)
     ]
     return " and ".join(bounds) if bounds else str(constraint).lower()
-
-
-def _first_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 _STRUCTURED: dict[str, Family] = {}
@@ -238,30 +207,16 @@ def _declared(cls: Any) -> typing.Iterator[Parameter]:
     """Read the parameters of a structured prior from its annotated attributes."""
     hints = typing.get_type_hints(cls)
     for name in vars(cls).get("__annotations__", {}):
-        hint = hints[name]
-        if typing.get_origin(hint) is typing.ClassVar or not _is_parameter(hint):
-            continue
+        kind = typing.get_origin(hints[name]) or hints[name]
         default = getattr(cls, name, REQUIRED)
-        if typing.get_origin(hint) is typing.Literal:
-            yield Parameter(name, default, choices=typing.get_args(hint))
-        else:
-            is_list = typing.get_origin(hint) is tuple
-            yield Parameter(name, default, cls.ranges.get(name), is_list=is_list)
-
-
-def _is_parameter(hint: Any) -> bool:
-    """Tell the numbers, options and lists of a prior from its buffers."""
-    return hint is float or typing.get_origin(hint) in (typing.Literal, tuple)
+        if kind is typing.Literal:
+            yield Parameter(name, default, choices=typing.get_args(hints[name]))
+        elif kind in (float, tuple):  # anything else is a buffer or a class variable
+            yield Parameter(name, default, cls.ranges.get(name), is_list=kind is tuple)
 
 
 def find_family(name: str) -> Family:
-    """Return the family called ``name``.
-
-    Raises
-    ------
-    PriorError
-        If there is none, or if it cannot be a prior (discrete, multivariate, ...).
-    """
+    """Return the family called ``name``; discrete and multivariate distributions are none."""
     discover()
     if name in _STRUCTURED or name in _OLD_NAMES:
         return _STRUCTURED[_OLD_NAMES.get(name, name)]
@@ -289,7 +244,7 @@ def _distribution_classes() -> dict[str, type]:
 def _plain_family(name: str, cls: type) -> Family:
     try:
         parameters = _read_signature(cls)
-    except NotImplementedError:  # torch cannot tell the dimensions of the class
+    except NotImplementedError:  # the dimensions of the class are not known
         parameters = None
     if parameters is None:
         raise PriorError(

@@ -21,13 +21,6 @@ class PlainPrior(SlotPrior, registered=False):
 
     Hyper-priors become scalar sites shared by the whole slot: the scale of ``Normal(0,
     HalfCauchy(1))`` on ``0.weight`` is the site ``0.weight_scale``.
-
-    Parameters
-    ----------
-    slot
-        The slot.
-    prior
-        The distribution and its parameters.
     """
 
     def __init__(self, slot: Slot, prior: Prior) -> None:
@@ -36,12 +29,12 @@ class PlainPrior(SlotPrior, registered=False):
         super().__init__(slot, prior=prior)
 
     def setup(self) -> None:
-        """Make a buffer of every number, and a prior of every hyper-prior."""
+        """Register a buffer for every number, and a module for every hyper-prior."""
         prior: Prior = self.prior  # type: ignore[assignment]
         self.cls = prior.family.cls
         self.names = [name for name, _ in prior.params]
         for name, value in prior.params:
-            # Prefixed, because a parameter may have the name of a method of modules.
+            # Prefixed, because a parameter may be named like a method of modules.
             if isinstance(value, Prior):
                 scalar = Slot(self.site(name), self.slot.value.new_zeros(()))
                 self.add_module(f"prior_{name}", PlainPrior(scalar, value))
@@ -58,10 +51,9 @@ class PlainPrior(SlotPrior, registered=False):
         return self.elements(self.cls(**{name: self._parameter(name) for name in self.names}))
 
     def guide(self, init_scale: float) -> Guide:
-        """Return a posterior for every site, in the family that its support asks for.
+        """Return a mean-field posterior.
 
-        A value that the prior excludes, or has at its border, is no place to start: then it is the
-        median of the prior.
+        It is initialised at the median of the prior if the slot's value is not inside the support.
         """
         prior: Prior = self.prior  # type: ignore[assignment]
         inside = _is_inside(prior.family.support(prior.arguments), self.slot.value)

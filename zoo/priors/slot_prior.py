@@ -10,9 +10,9 @@ A subclass declares its parameters as annotated class attributes and writes its 
             s = pyro.sample(self.site("scale"), HalfCauchy(self.number(self.scale)))
             return pyro.sample(self.slot.name, self.elements(Normal(self.zero, s)))
 
-Defining the class is all there is to it: prior texts such as ``Scaled(scale=0.1)`` know it by its
-name. The numbers of a prior are buffers, so they follow ``.to(device)``, and no step of inference
-creates a tensor.
+Defining the class registers it: prior texts such as ``Scaled(scale=0.1)`` find it by its name. The
+numbers of a prior are buffers, so they follow ``.to(device)``, and no step of inference creates a
+tensor.
 """
 
 from abc import abstractmethod
@@ -23,11 +23,11 @@ import pyro
 import torch
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor, nn
-from torch.distributions import Normal, biject_to, constraints
+from torch.distributions import Normal, constraints
 
 from guides.base import Guide
 from guides.lazy import is_lazy
-from guides.mean_field import MeanField
+from guides.mean_field import MeanField, start_of
 from zoo.errors import PriorError
 from zoo.network.slots import Slot
 from zoo.priors.families import register_prior
@@ -35,19 +35,11 @@ from zoo.priors.options import Options
 
 
 class SlotPrior(nn.Module):
-    """Draws the value of one slot from its prior. Calling it runs the model.
-
-    Parameters
-    ----------
-    slot
-        The slot.
-    **parameters
-        Values of the annotated attributes of the class.
-    """
+    """The prior of one slot, with values of the annotated attributes. Calling it runs the model."""
 
     #: Ranges of the numeric parameters, by name.
     ranges: ClassVar[dict[str, constraints.Constraint]] = {}
-    #: Where the values of the slot live.
+    #: Support of the slot's values.
     support: ClassVar[constraints.Constraint] = constraints.real
     #: Settings of the guide that follows this prior.
     options: ClassVar[type[Options]] = Options
@@ -87,36 +79,33 @@ class SlotPrior(nn.Module):
 
     @classmethod
     def check(cls, parameters: Mapping[str, Any]) -> None:
-        """Refuse parameters that are in range each, but not together."""
+        """Refuse parameters that are valid separately but not together."""
 
     @classmethod
     def support_of(cls, slot: Slot) -> constraints.Constraint:
-        """Return where the values of a slot live under this prior."""
+        """Return the support of a slot's values."""
         return cls.support
 
     def setup(self) -> None:
-        """Make buffers and parameters that the model needs; by default none."""
+        """Create the buffers and parameters of the model; by default none."""
 
     @abstractmethod
     def model(self) -> Tensor:
         """Run the sample statements of this prior and return the slot's value."""
 
     def guide(self, init_scale: float) -> Guide:
-        """Return the guide that follows this prior, started at the slot's current value.
+        """Return the guide of this prior, initialised at the slot's current value.
 
-        Parameters
-        ----------
-        init_scale
-            Standard deviation at the start, in unconstrained space.
+        ``init_scale`` is the initial standard deviation in unconstrained space.
         """
         return MeanField(self, init=self.starts(), init_scale=init_scale)
 
     def starts(self) -> dict[str, Tensor]:
-        """Return where sites start, by name; others start at the median of their prior."""
+        """Return initial values by site; other sites start at the median of their prior."""
         return {self.slot.name: self.slot.value}
 
     def proper(self) -> str | None:
-        """Return the proper prior that stands for an improper one where draws are needed."""
+        """Return the proper prior that replaces an improper one for sampling."""
         return None
 
     def normal(self) -> Normal | None:
@@ -127,7 +116,7 @@ class SlotPrior(nn.Module):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether `after_update` keeps the posterior from going where the objective takes it."""
+        """Whether `after_update` restricts the posterior."""
         return getattr(self.settings, "max_sd", None) is not None
 
     @property
@@ -136,13 +125,13 @@ class SlotPrior(nn.Module):
         return self.is_fitted or self.is_bounded
 
     def before_training(self, guide: Guide) -> None:
-        """Follow the start of the posterior."""
+        """Adapt to the initial posterior."""
 
     def after_pretraining(self, guide: Guide) -> None:
         """Fit the prior to pretrained weights; called before the first step that has a KL."""
 
     def after_update(self, guide: Guide) -> None:
-        """Follow an update of the parameters; called after every step."""
+        """Adapt to the updated parameters; called after every step."""
 
     # ------------------------------------------------------------------ what models are made of
 
@@ -171,31 +160,32 @@ class SlotPrior(nn.Module):
         return Groups(self.slot.group_shape(grouping))
 
     def forward(self) -> Tensor:
-        """Run the model; a value that is made from several sites is shown under the slot's name."""
+        """Run the model; a value computed from several sites is recorded under the slot's name."""
         value = self.model()
-        if not self._is_composed or is_lazy(value):  # showing a lazy value would draw it
+        if not self._is_composed or is_lazy(value):  # recording a lazy value would draw it
             return value
         shown: Tensor = pyro.deterministic(self.slot.name, value, event_dim=len(self.slot.shape))
         return shown
 
     def _has_parts(self) -> bool:
-        """Run the model once, which makes its numbers, and tell whether its sites are parts."""
-        with pyro.poutine.block(), InitMessenger(_some_value), torch.no_grad():
+        """Run the model once, which creates its numbers; return whether the slot is no site."""
+        start = InitMessenger(lambda site: start_of(site["fn"]))  # improper ones have no draws
+        with pyro.poutine.block(), start, torch.no_grad():
             trace = pyro.poutine.trace(self.model).get_trace()
         return self.slot.name not in trace.nodes
 
 
 class FittedPrior(SlotPrior, registered=False):
-    """A normal prior whose parameters follow the posterior, which has them in closed form."""
+    """A normal prior whose parameters are fitted to the posterior in closed form."""
 
     is_fitted = True
 
     @abstractmethod
     def fit(self, loc: Tensor, scale: Tensor) -> None:
-        """Take the best parameters for a posterior with these means and standard deviations."""
+        """Set the optimal parameters for a posterior with these means and standard deviations."""
 
     def before_training(self, guide: Guide) -> None:
-        """Fit the prior to the start of the posterior."""
+        """Fit the prior to the initial posterior."""
         self.after_update(guide)
 
     def after_update(self, guide: Guide) -> None:
@@ -210,13 +200,7 @@ class FittedPrior(SlotPrior, registered=False):
 
 
 class Groups:
-    """Groups of the elements of a slot.
-
-    Parameters
-    ----------
-    shape
-        Shape of one number per group, broadcastable against the slot.
-    """
+    """Groups of the elements of a slot; ``shape`` is that of one number per group."""
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape = shape
@@ -226,22 +210,8 @@ class Groups:
         return distribution.expand([self.shape.numel()]).to_event(1)
 
     def spread(self, values: Tensor) -> Tensor:
-        """Reshape one number per group so that it multiplies the elements of its group."""
+        """Reshape one number per group so that it broadcasts against the slot."""
         return values.reshape(values.shape[:-1] + self.shape)
-
-
-def _some_value(site: Mapping[str, Any]) -> Tensor:
-    """Return any value of a site's support; an improper prior cannot be sampled."""
-    fn = site["fn"]
-    transform = biject_to(fn.support)
-    like = next((v for v in _tensors(fn) if v.is_floating_point()), torch.empty(()))
-    value: Tensor = transform(like.new_zeros(transform.inverse_shape(fn.shape())))
-    return value
-
-
-def _tensors(fn: Any) -> list[Tensor]:
-    own = [value for value in vars(fn).values() if isinstance(value, Tensor)]
-    return own or (_tensors(fn.base_dist) if hasattr(fn, "base_dist") else [])
 
 
 def constant(value: Any, like: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""`Prior`: a distribution written down as text or as a mapping, and never as code.
+"""`Prior`: a distribution written as text or as a mapping.
 
-``Normal(0, 1)``, ``StudentT(df=3, scale=0.5)``, nested ``Normal(0, HalfCauchy(1))`` and structured
-``GroupHorseshoe(scale=1e-5, group=input)`` are the same thing as the mapping
-``{dist: Normal, loc: 0, scale: {dist: HalfCauchy, scale: 1}}``. Text is read with `ast` in
-expression mode (`zoo.parsing.calls`); nothing is evaluated.
+Texts are ``Normal(0, 1)``, ``StudentT(df=3, scale=0.5)``, nested ``Normal(0, HalfCauchy(1))`` and
+structured ``GroupHorseshoe(scale=1e-5, group=input)``. The mapping of the third is
+``{dist: Normal, loc: 0, scale: {dist: HalfCauchy, scale: 1}}``. Text is parsed and never evaluated
+(`zoo.parsing.calls`).
 """
 
 import warnings
@@ -24,7 +24,7 @@ Value: TypeAlias = "float | str | tuple[float, ...] | Prior"
 
 @dataclass(frozen=True)
 class Prior:
-    """One prior with every parameter spelled out, defaults included.
+    """One prior with all of its parameters, defaults included.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Prior:
     params
         Pairs of parameter name and value, in the order of the family's signature.
     options
-        Pairs of option name and value that an earlier spelling had among the parameters.
+        Pairs of option name and value that an old spelling has among the parameters.
 
     Examples
     --------
@@ -50,14 +50,7 @@ class Prior:
 
     @classmethod
     def parse(cls, source: "str | Mapping[str, Any] | Distribution | Prior") -> "Prior":
-        """Read a prior from text, from a mapping, or from a Pyro distribution.
-
-        Raises
-        ------
-        PriorError
-            If the source is malformed, names an unknown distribution or parameter, or gives a value
-            outside the parameter's range.
-        """
+        """Read a prior from text, from a mapping, or from a Pyro distribution."""
         if isinstance(source, Prior):
             return source
         if isinstance(source, str):
@@ -76,7 +69,7 @@ class Prior:
 
     @property
     def family(self) -> Family:
-        """The family this prior belongs to."""
+        """The family of this prior."""
         return find_family(self.name)
 
     @property
@@ -85,7 +78,7 @@ class Prior:
         return dict(self.params)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the mapping form, made of plain types that YAML and JSON can write."""
+        """Return the prior as a mapping of plain types, for YAML and JSON."""
         return {"dist": self.name} | {name: _plain(value) for name, value in self.params}
 
     def __str__(self) -> str:
@@ -118,13 +111,7 @@ def _from_mapping(mapping: Mapping[Any, Any], depth: int) -> Prior:
 
 
 def _from_distribution(distribution: Any) -> Prior:
-    """Write down a distribution whose elements all have the same parameters.
-
-    Raises
-    ------
-    PriorError
-        If they differ, or if it is not a distribution that text can name.
-    """
+    """Return the prior of a distribution whose elements all have the same parameters."""
     while hasattr(distribution, "base_dist") and hasattr(distribution, "reinterpreted_batch_ndims"):
         distribution = distribution.base_dist
     name = type(distribution).__name__
@@ -175,10 +162,9 @@ def _text_value(text: str) -> Value:
 def _complete(name: str, positional: list[Value], keywords: dict[str, Value]) -> Prior:
     """Bind arguments to the family's signature, fill in the defaults and check every value."""
     family = find_family(name)
-    arguments = family.bind(positional, keywords)
+    arguments, options = family.bind(positional, keywords)
     family.check(arguments)
-    options = tuple((key, value) for key, value in keywords.items() if key in family.moved)
-    prior = Prior(family.name, tuple(arguments.items()), options)
+    prior = Prior(family.name, tuple(arguments.items()), tuple(options.items()))
     if name != family.name or options:
         _warn_of_spelling(name, prior)
     # Mappings could be deeper and longer than text, but every prior must be writable as text.

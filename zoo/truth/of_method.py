@@ -85,7 +85,7 @@ def exact_posterior(model: BNN, x: Array, y: Array) -> dict[str, tuple[Array, Ar
         return None
     columns, location, precision, sizes = [], [], [], {}
     for name, slot in model.slots.items():
-        normal = model.normal_prior(name)
+        normal = model.prior(name).normal()
         if normal is None:
             return None
         sizes[name] = slot.value.numel()

@@ -5,7 +5,7 @@ from scipy import special, stats
 from torch import nn
 
 from zoo.errors import ConfigError, UnknownNameError
-from zoo.likelihoods.families import (
+from zoo.likelihoods import (
     LIKELIHOODS,
     MAX_LOG_RATE,
     MIN_SCALE,

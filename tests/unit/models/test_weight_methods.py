@@ -89,4 +89,4 @@ def test_fitted_priors_are_proper_as_they_are(method):
     proper = model.proper()
     assert proper.priors == model.priors
     for name in model.fitted_priors:
-        assert torch.equal(proper.normal_prior(name).scale, model.normal_prior(name).scale)
+        assert torch.equal(proper.prior(name).normal().scale, model.prior(name).normal().scale)

@@ -135,7 +135,7 @@ BAD = [
     (edges(e0_1=["linear(1e9)"]), ["whole number from 1 to 10000"]),
     (edges(e0_1=["linear(unit=2)"]), ["'unit'", "Did you mean 'units'?", "It takes: units"]),
     (edges(e0_1=["linear(2, units=2)"]), ["'units'", "given twice"]),
-    (edges(e0_1=["linear(1, 2)"]), ["too many values", "It takes: units"]),
+    (edges(e0_1=["linear(1, 2)"]), ["takes 1 parameters (units)", "Got 2"]),
     (edges(e0_1=["linear"]), ["needs a value for 'units'"]),
     (edges(e0_1=["conv(3)"]), ["'conv(3)' of edge '0-1'", "needs images", "(4,)"]),
     (edges(e0_1=[]), ["edge '0-1' needs a list of primitives", "Got []"]),

@@ -8,7 +8,7 @@ from torch import nn
 import zoo
 from zoo.errors import ConfigError, PriorError, UnknownNameError
 from zoo.network.nets import NETS, build_net
-from zoo.network.nets.mlp import ACTIVATIONS
+from zoo.network.nets.architectures import ACTIVATIONS
 from zoo.network.nets.spec import DEFAULT_HIDDEN
 
 IMAGE = (1, 28, 28)

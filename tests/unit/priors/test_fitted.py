@@ -168,7 +168,7 @@ def trained(text, mode="off", **options):
 
 def priors_of(model):
     """Copies of the fitted normals, which the next update does not change."""
-    normals = {name: model.normal_prior(name) for name in model.fitted_priors}
+    normals = {name: model.prior(name).normal() for name in model.fitted_priors}
     return {name: Normal(n.loc.clone(), n.scale.clone()) for name, n in normals.items()}
 
 
@@ -294,6 +294,6 @@ def test_calibration_is_refused(fitted):
 def test_ordinary_priors_are_not_fitted():
     model = model_of("GroupHorseshoe")
     assert model.fitted_priors == []
-    assert model.normal_prior("0.weight") is None
-    assert model.normal_prior("0.bias").scale.item() == 1
-    assert model_of("Normal(0, HalfCauchy(1))").normal_prior("0.weight") is None
+    assert model.prior("0.weight").normal() is None
+    assert model.prior("0.bias").normal().scale.item() == 1
+    assert model_of("Normal(0, HalfCauchy(1))").prior("0.weight").normal() is None

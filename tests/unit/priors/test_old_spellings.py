@@ -101,6 +101,24 @@ RENAMED = {
 }
 
 
+# Former positional arguments: parameters that became options were the last ones.
+POSITIONAL = {
+    "GaussianDropout(0.3, 0.4, unit)": ("VariationalDropout()", "p=0.3, max_p=0.4, share=unit"),
+    "Horseshoe(0.1, input, 0.2)": ("GroupHorseshoe(0.1, input)", "max_sd=0.2"),
+    "NormalJeffreys(auto, 0.2)": ("GroupNormalJeffreys(auto)", "max_sd=0.2"),
+    "Quantizing([-1, 0, 1], fixed, 0.2)": ("Quantized([-1, 0, 1], fixed)", "max_sd=0.2"),
+    "LogUniformNoise(-3, 0, layer, 2)": ("StructuredBP(-3, 0, layer)", "kl_scale=2"),
+    "GumbelSoftmax(0.4, [], 0, cube, interior, linear, 2)": (
+        "GumbelSoftmaxStructure(0.4, [], 0, cube, interior)",
+        "schedule=linear, start=2",
+    ),
+    "DirichletStructure(1, [], 0, simplex, gumbel_softmax)": (
+        "DirichletStructure()",
+        "posterior=gumbel_softmax",
+    ),
+}
+
+
 def draws(method, **options):
     return zoo.fit(method, **FIT, **options).draws.slots
 
@@ -130,6 +148,36 @@ def test_earlier_name_is_the_same_prior(old):
     assert str(caught[0].message).endswith(f"Write {new}.")
     assert prior == Prior.parse(new)
     assert str(prior) == new
+
+
+@pytest.mark.parametrize("old", POSITIONAL)
+def test_former_positional_arguments_are_options(old):
+    new, options = POSITIONAL[old]
+    with pytest.warns(FutureWarning) as caught:
+        prior = Prior.parse(old)
+    listed = "".join(f", with the option {option}" for option in options.split(", "))
+    assert str(caught[0].message).endswith(f"Write {Prior.parse(new)}{listed}.")
+    assert prior.params == Prior.parse(new).params
+    assert [name for name, _ in prior.options] == [o.split("=")[0] for o in options.split(", ")]
+    assert str(prior) == str(Prior.parse(new))
+
+
+def test_former_positional_argument_reaches_the_guide():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    with pytest.warns(FutureWarning):
+        model = zoo.create(
+            "variational_dropout",
+            net,
+            likelihood="gaussian",
+            num_data=5,
+            priors={"*.input": "GaussianDropout(0.3)"},
+        )
+    assert model.prior("0.input").settings.p == 0.3
+
+
+def test_values_beyond_former_parameters_are_refused():
+    with pytest.raises(zoo.errors.PriorError, match="GroupHorseshoe takes 2 parameters"):
+        Prior.parse("Horseshoe(0.1, input, 0.2, 3)")
 
 
 def test_new_spellings_do_not_warn():

@@ -113,10 +113,12 @@ def test_only_reported_quantities_are_judged():
 
 
 @pytest.mark.slow
-def test_centred_funnel_is_refused_with_its_divergences(monkeypatch):
+def test_centred_funnel_is_refused_with_the_reason(monkeypatch):
     monkeypatch.setattr(ground_truth, "CAREFUL_TARGETS", ())
     options = FAST | {"num_samples": 500, "max_tree_depth": 7}
-    with pytest.raises(TruthError, match=r"\d+ of 1000 transitions diverged \(limit 0\)"):
+    # Whether a chain diverges or gets stuck in the neck depends on the rounding of the processor.
+    reason = r"\d+ of 1000 transitions diverged \(limit 0\)|E-BFMI is 0\.\d+"
+    with pytest.raises(TruthError, match=reason):
         truth(funnel, cache=False, reparameterise=False, **options)
 
 

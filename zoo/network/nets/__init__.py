@@ -1,10 +1,8 @@
 """Networks: plain torch modules, and their names on the command line."""
 
+from zoo.network.nets.architectures import lenet5, mlp, polynomial
 from zoo.network.nets.graph import Choice, Graph, Mixed, choices, mixtures
 from zoo.network.nets.graph_spec import cell_spec, graph_net
-from zoo.network.nets.lenet import lenet5
-from zoo.network.nets.mlp import mlp
-from zoo.network.nets.polynomial import polynomial
 from zoo.network.nets.spec import NETS, build_net, spell_out
 
 __all__ = [

@@ -16,13 +16,14 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from zoo.errors import ConfigError, unknown_name
-from zoo.network.nets.mlp import ACTIVATIONS
+from zoo.network.nets.architectures import ACTIVATIONS
+from zoo.parsing.calls import short
 
 #: Aggregations of the edges of a vertex.
 AGGREGATIONS: dict[str, Callable[[list[Tensor]], Tensor]] = {
@@ -51,14 +52,13 @@ class Mixed(nn.Module):
 
     def __init__(self, primitives: Sequence[nn.Module] | Mapping[str, nn.Module]) -> None:
         super().__init__()
-        modules = list(primitives.values()) if isinstance(primitives, Mapping) else [*primitives]
-        if not modules:
+        if not primitives:
             raise ConfigError("an edge of a graph needs at least one primitive. Got none.")
-        self.names: list[str] = (
-            list(primitives)
-            if isinstance(primitives, Mapping)
-            else [type(module).__name__.lower() for module in modules]
-        )
+        self.names: list[str]
+        if isinstance(primitives, Mapping):
+            self.names, modules = list(primitives), list(primitives.values())
+        else:
+            self.names, modules = [_class_name(g) for g in primitives], list(primitives)
         self.primitives = nn.ModuleList(modules)
         like = next(self.parameters(), torch.empty(()))
         self.register_buffer("structure", like.new_full((len(modules),), 1 / len(modules)))
@@ -123,12 +123,9 @@ class Graph(nn.Module):
         return values[self.num_vertices - 1]
 
     def select(self, choices: Mapping[str, int]) -> "Graph":
-        """Return the architecture with one primitive per edge.
+        """Return the architecture with one primitive on each of the given edges.
 
-        Parameters
-        ----------
-        choices
-            Index of the primitive by name of the edge, such as ``0-1``. Other edges stay mixtures.
+        ``choices`` are indices of primitives by name of the edge, such as ``0-1``.
         """
         chosen = copy.deepcopy(self)
         for name, index in choices.items():
@@ -145,6 +142,10 @@ def _edge(primitives: Primitives) -> nn.Module:
         return primitives
     mixed = Mixed(primitives)
     return mixed if len(mixed.primitives) > 1 else mixed.primitives[0]
+
+
+def _class_name(module: nn.Module) -> str:
+    return type(module).__name__.lower()
 
 
 def edge_name(edge: tuple[int, int]) -> str:
@@ -173,10 +174,17 @@ def check_links(links: Sequence[tuple[int, int]]) -> None:
         )
 
 
-def check_aggregate(aggregate: str | Mapping[int, str], num_vertices: int) -> dict[int, str]:
-    """Return the aggregation of every vertex but the input."""
-    if isinstance(aggregate, str):
-        aggregate = dict.fromkeys(range(1, num_vertices), aggregate)
+def check_aggregate(source: Any, num_vertices: int) -> dict[int, str]:
+    """Return the aggregation of every vertex but the input, from one name or names by vertex."""
+    if isinstance(source, str):
+        source = dict.fromkeys(range(1, num_vertices), source)
+    if not isinstance(source, Mapping):
+        raise ConfigError(
+            f"'aggregate' is one of {', '.join(AGGREGATIONS)}, or a mapping from vertices to one. "
+            f"Got {short(source)}."
+        )
+    # Keys of JSON are text.
+    aggregate = {int(k) if str(k).isdigit() else k: word for k, word in source.items()}
     for vertex, word in aggregate.items():
         if vertex not in range(1, num_vertices):
             raise ConfigError(
@@ -211,16 +219,9 @@ def _with_choices(layer: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Choice:
-    """An edge of a network with its primitives.
+    """An edge of a network with the names of its primitives; one for an edge without a choice.
 
-    Attributes
-    ----------
-    module
-        Name of the `Mixed` module.
-    start, end
-        The vertices that it connects; in a network that is not a graph, those of a chain.
-    primitives
-        Names of the primitives; one for an edge without a choice.
+    ``start`` and ``end`` are the vertices of a graph; in other networks, those of a chain.
     """
 
     module: str
@@ -244,8 +245,8 @@ def choices(net: nn.Module) -> list[Choice]:
     if isinstance(net, Graph):
         return _graph_choices(net, "edges.")
     return [
-        Choice(name, place, place + 1, tuple(mixed.names))
-        for place, (name, mixed) in enumerate(mixtures(net))
+        Choice(name, index, index + 1, tuple(mixed.names))
+        for index, (name, mixed) in enumerate(mixtures(net))
     ]
 
 
@@ -253,6 +254,6 @@ def _graph_choices(graph: Graph, prefix: str) -> list[Choice]:
     found = []
     for start, end in graph.links:
         module = graph.edges[edge_name((start, end))]
-        names = module.names if isinstance(module, Mixed) else [type(module).__name__.lower()]
+        names = module.names if isinstance(module, Mixed) else [_class_name(module)]
         found.append(Choice(prefix + edge_name((start, end)), start, end, tuple(names)))
     return found

@@ -18,14 +18,8 @@ from typing import Any
 from torch import nn
 
 from zoo.errors import ConfigError, unknown_name
-from zoo.network.nets.graph import (
-    AGGREGATIONS,
-    Graph,
-    check_aggregate,
-    check_links,
-    edge_name,
-)
-from zoo.network.nets.primitives import SHAPELESS, Place, build_primitive, output_shape
+from zoo.network.nets.graph import Graph, check_aggregate, check_links, edge_name
+from zoo.network.nets.primitives import SHAPELESS, Context, build_primitive, output_shape
 from zoo.parsing.calls import short
 
 KEYS = ("edges", "aggregate", "input")
@@ -59,21 +53,11 @@ def graph_net(
     num_outputs: int,
     image_shape: tuple[int, int, int] | None = None,
 ) -> nn.Module:
-    """Build a network from a mapping.
+    """Build a network from a mapping, for the shapes of the data and the likelihood.
 
-    Parameters
-    ----------
-    spec
-        ``edges``: lists of primitives by edge, see `zoo.network.nets.primitives`. ``aggregate``:
-        aggregation of edges, for all vertices or by vertex. ``input``: ``flat``, or ``image`` for
-        rows that are images.
-    num_inputs, num_outputs, image_shape
-        Shapes required by the data and the likelihood.
-
-    Raises
-    ------
-    ConfigError
-        If the mapping is not a valid network, or does not match the shapes.
+    The keys are ``edges``: lists of primitives by edge, see `zoo.network.nets.primitives`;
+    ``aggregate``: aggregation of edges, for all vertices or by vertex; and ``input``: ``flat``, or
+    ``image`` for rows that are images.
     """
     unknown = [key for key in spec if key not in KEYS]
     if unknown:
@@ -82,29 +66,31 @@ def graph_net(
     links = sorted(lists, key=lambda edge: (edge[1], edge[0]))
     check_links(links)
     last = max(end for _, end in links)
-    aggregate = _aggregate(spec.get("aggregate", "sum"), last + 1)
-    shaped = _input(spec.get("input", "flat"), image_shape)
-    shapes: dict[int, tuple[int, ...]] = {
-        0: image_shape if shaped and image_shape else (num_inputs,)
-    }
+    aggregate = check_aggregate(spec.get("aggregate", "sum"), last + 1)
+    layers: list[nn.Module] = [nn.Flatten()]
+    shapes: dict[int, tuple[int, ...]] = {0: (num_inputs,)}
+    layout = spec.get("input", "flat")
+    if layout == "image":
+        if image_shape is None:
+            raise ConfigError("'input: image' needs images, but the data have no image shape.")
+        layers.append(nn.Unflatten(1, image_shape))
+        shapes[0] = image_shape
+    elif layout != "flat":
+        raise ConfigError(f"'input' of a graph must be flat or image. Got {short(layout)}.")
     edges: dict[tuple[int, int], dict[str, nn.Module]] = {}
     for vertex in range(1, last + 1):
         arriving = {}
         for edge in links:
             if edge[1] == vertex:
-                place = Place(shapes[edge[0]], num_outputs)
-                edges[edge], arriving[edge] = _primitives(lists[edge], place, edge_name(edge))
+                context = Context(shapes[edge[0]], num_outputs)
+                edges[edge], arriving[edge] = _primitives(lists[edge], context, edge_name(edge))
         shapes[vertex] = _gathered(arriving, aggregate[vertex], vertex)
     if shapes[last] != (num_outputs,):
         raise ConfigError(
             f"the output of the graph, vertex {last}, has shape {shapes[last]}, but the likelihood "
             f"needs ({num_outputs},): end with linear(outputs)."
         )
-    graph = Graph(edges, aggregate)
-    if not shaped:
-        return nn.Sequential(nn.Flatten(), graph)
-    assert image_shape is not None
-    return nn.Sequential(nn.Flatten(), nn.Unflatten(1, image_shape), graph)
+    return nn.Sequential(*layers, Graph(edges, aggregate))
 
 
 def _edges(source: Any) -> dict[tuple[int, int], list[Any]]:
@@ -134,29 +120,8 @@ def _edges(source: Any) -> dict[tuple[int, int], list[Any]]:
     return found
 
 
-def _aggregate(source: Any, num_vertices: int) -> dict[int, str]:
-    if isinstance(source, str):
-        return check_aggregate(source, num_vertices)
-    if not isinstance(source, Mapping):
-        raise ConfigError(
-            f"'aggregate' is one of {', '.join(AGGREGATIONS)}, or a mapping from vertices to one. "
-            f"Got {short(source)}."
-        )
-    # Keys of JSON are text.
-    numbers = {int(k) if str(k).isdigit() else k: word for k, word in source.items()}
-    return check_aggregate(numbers, num_vertices)
-
-
-def _input(word: Any, image_shape: tuple[int, int, int] | None) -> bool:
-    if word not in ("flat", "image"):
-        raise ConfigError(f"'input' of a graph must be flat or image. Got {short(word)}.")
-    if word == "image" and image_shape is None:
-        raise ConfigError("'input: image' needs images, but the data have no image shape.")
-    return bool(word == "image")
-
-
 def _primitives(
-    sources: list[Any], place: Place, edge: str
+    sources: list[Any], context: Context, edge: str
 ) -> tuple[dict[str, nn.Module], tuple[int, ...]]:
     """Build the primitives of an edge; those without a shape use that of the others."""
     built: dict[int, nn.Module] = {}
@@ -164,22 +129,20 @@ def _primitives(
     for index, source in enumerate(sources):
         if source in SHAPELESS:
             continue
-        built[index] = build_primitive(source, place, edge)
-        leaving = output_shape(built[index], place.shape, f"edge {edge!r}")
+        built[index] = build_primitive(source, context, edge)
+        leaving = output_shape(built[index], context.shape, f"edge {edge!r}")
         if shape is not None and leaving != shape:
             raise ConfigError(
                 f"the primitives of edge {edge!r} differ in shape: {_text(source)} returns "
                 f"{leaving}, the others {shape}."
             )
         shape = leaving
-    same = Place(place.shape if shape is None else shape, place.num_outputs)
-    for index, source in enumerate(sources):
-        if index not in built:
-            built[index] = build_primitive(source, same, edge)
+    same = Context(context.shape if shape is None else shape, context.num_outputs)
     names: dict[str, nn.Module] = {}
     for index, source in enumerate(sources):
+        module = built[index] if index in built else build_primitive(source, same, edge)
         name = _text(source)
-        names[f"{name} {index}" if name in names else name] = built[index]
+        names[f"{name} {index}" if name in names else name] = module
     return names, same.shape
 
 
@@ -192,9 +155,9 @@ def _gathered(
 ) -> tuple[int, ...]:
     """Return the shape of a vertex."""
     shapes: list[tuple[int, ...]] = list(arriving.values())
-    compared = [shape[1:] for shape in shapes] if aggregation == "concatenate" else shapes
-    for (first, second), (left, right) in zip(pairwise(arriving), pairwise(compared), strict=True):
-        if left != right:
+    compared = slice(1 if aggregation == "concatenate" else 0, None)
+    for first, second in pairwise(arriving):
+        if arriving[first][compared] != arriving[second][compared]:
             raise ConfigError(
                 f"vertex {vertex} cannot take the {aggregation} of edges {edge_name(first)!r} with "
                 f"shape {arriving[first]} and {edge_name(second)!r} with shape {arriving[second]}."
@@ -211,15 +174,6 @@ def cell_spec(channels: int, nodes: int, cells: int) -> dict[str, Any]:
     previous nodes, each of them a mixture of `CELL_PRIMITIVES`. Nodes are concatenated, projected
     to the number of channels and, between cells, pooled. The positions of the last cell are
     averaged.
-
-    Parameters
-    ----------
-    channels
-        Channels of every vertex.
-    nodes
-        Nodes of a cell.
-    cells
-        Number of cells.
     """
     edges: dict[str, list[Any]] = {"0-1": [[f"conv({channels}, kernel=3, stride=2)"]]}
     aggregate: dict[int, str] = {}

@@ -12,23 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.errors import ConfigError, did_you_mean, unknown_name
-from zoo.network.nets.mlp import ACTIVATIONS
-from zoo.network.nets.polynomial import Powers
-from zoo.parsing.calls import Argument, Call, parse_call, short
+from zoo.errors import ConfigError, unknown_name
+from zoo.network.nets.architectures import ACTIVATIONS, Powers
+from zoo.parsing.calls import Argument, bind, parse_call, short
 
 #: Largest argument of a primitive: units, channels or kernel size.
 MAX_SIZE = 10_000
 
 
 class Zero(nn.Module):
-    """Zeros for any input: no connection.
-
-    Parameters
-    ----------
-    shape
-        Shape of one row of its output.
-    """
+    """Zeros for any input, that is, no connection; ``shape`` is that of one row of the output."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
@@ -39,18 +32,11 @@ class Zero(nn.Module):
         return x.new_zeros(len(x), *self.shape)
 
 
-class Constant(nn.Module):
-    """The same learned constants for every row, one per unit or channel.
-
-    Parameters
-    ----------
-    shape
-        Shape of one row of its output.
-    """
+class Constant(Zero):
+    """The same learned constants for every row, one per unit or channel."""
 
     def __init__(self, shape: Sequence[int]) -> None:
-        super().__init__()
-        self.shape = tuple(shape)
+        super().__init__(shape)
         self.value = nn.Parameter(torch.zeros(self.shape[0], *(1 for _ in self.shape[1:])))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,16 +45,8 @@ class Constant(nn.Module):
 
 
 @dataclass(frozen=True)
-class Place:
-    """The context of a primitive.
-
-    Attributes
-    ----------
-    shape
-        Shape of one row of the input.
-    num_outputs
-        Value of the word ``outputs``: the number of outputs required by the likelihood.
-    """
+class Context:
+    """The context of a primitive: the shape of one input row, and the value of ``outputs``."""
 
     shape: tuple[int, ...]
     num_outputs: int
@@ -80,61 +58,59 @@ class Place:
         return self.shape[0], wanted or self.shape[0]
 
 
-def _linear(place: Place, units: int) -> nn.Module:
-    if len(place.shape) != 1:
-        raise ConfigError(f"it needs flat rows, but gets {place.shape}: add flatten before it")
-    return nn.Linear(place.shape[0], units)
+def _linear(context: Context, units: int) -> nn.Module:
+    if len(context.shape) != 1:
+        raise ConfigError(f"it needs flat rows, but gets {context.shape}: add flatten before it")
+    return nn.Linear(context.shape[0], units)
 
 
 def _conv(
-    place: Place, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
+    context: Context, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
 ) -> nn.Module:
-    entering, leaving = place.channels(channels)
-    padding = dilation * (_odd(kernel) // 2)
-    return nn.Conv2d(entering, leaving, kernel, stride, padding, dilation)
+    entering, leaving = context.channels(channels)
+    return nn.Conv2d(entering, leaving, kernel, stride, _padding(kernel, dilation), dilation)
 
 
 def _separable(
-    place: Place, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
+    context: Context, channels: int = 0, kernel: int = 3, stride: int = 1, dilation: int = 1
 ) -> nn.Module:
     """Return a depthwise convolution followed by a pointwise one."""
-    entering, leaving = place.channels(channels)
-    padding = dilation * (_odd(kernel) // 2)
+    entering, leaving = context.channels(channels)
+    padding = _padding(kernel, dilation)
     depthwise = nn.Conv2d(
         entering, entering, kernel, stride, padding, dilation, groups=entering, bias=False
     )
     return nn.Sequential(depthwise, nn.Conv2d(entering, leaving, 1))
 
 
-def _max_pool(place: Place, kernel: int = 3, stride: int = 1) -> nn.Module:
-    place.channels(0)
-    return nn.MaxPool2d(kernel, stride, padding=_same(kernel))
+# Pooling with an odd kernel keeps the size; an even one has no padding and reduces it.
 
 
-def _avg_pool(place: Place, kernel: int = 3, stride: int = 1) -> nn.Module:
-    place.channels(0)
-    return nn.AvgPool2d(kernel, stride, padding=_same(kernel), count_include_pad=False)
+def _max_pool(context: Context, kernel: int = 3, stride: int = 1) -> nn.Module:
+    context.channels(0)
+    return nn.MaxPool2d(kernel, stride, kernel // 2 * (kernel % 2))
 
 
-def _average(place: Place) -> nn.Module:
+def _avg_pool(context: Context, kernel: int = 3, stride: int = 1) -> nn.Module:
+    context.channels(0)
+    return nn.AvgPool2d(kernel, stride, kernel // 2 * (kernel % 2), count_include_pad=False)
+
+
+def _average(context: Context) -> nn.Module:
     """Return the average over all positions, one number per channel."""
-    place.channels(0)
+    context.channels(0)
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def _powers(place: Place, degree: int) -> nn.Module:
+def _powers(context: Context, degree: int) -> nn.Module:
     return Powers(degree)
 
 
-def _odd(kernel: int) -> int:
+def _padding(kernel: int, dilation: int) -> int:
+    """Return the padding that keeps the size of an image."""
     if kernel % 2 == 0:
         raise ConfigError(f"its kernel size must be odd, but is {kernel}")
-    return kernel
-
-
-def _same(kernel: int) -> int:
-    """Return the padding that keeps the size; zero for an even kernel, which reduces it."""
-    return kernel // 2 if kernel % 2 else 0
+    return dilation * (kernel // 2)
 
 
 #: Builders of primitives. The last two use the shape of the other primitives of their edge.
@@ -146,41 +122,34 @@ PRIMITIVES: dict[str, Callable[..., nn.Module]] = {
     "avg_pool": _avg_pool,
     "average": _average,
     "powers": _powers,
-    "flatten": lambda place: nn.Flatten(),
-    "identity": lambda place: nn.Identity(),
-    **{name: lambda place, cls=cls: cls() for name, cls in ACTIVATIONS.items()},
-    "zero": lambda place: Zero(place.shape),
-    "constant": lambda place: Constant(place.shape),
+    "flatten": lambda context: nn.Flatten(),
+    "identity": lambda context: nn.Identity(),
+    **{name: lambda context, cls=cls: cls() for name, cls in ACTIVATIONS.items()},
+    "zero": lambda context: Zero(context.shape),
+    "constant": lambda context: Constant(context.shape),
 }
 SHAPELESS = ("zero", "constant")
 
 
-def build_primitive(source: Any, place: Place, edge: str) -> nn.Module:
-    """Build a primitive from text or from a list of texts.
+def build_primitive(source: Any, context: Context, edge: str) -> nn.Module:
+    """Build a primitive of an edge from text or from a list of texts.
 
-    Parameters
-    ----------
-    source
-        Text of the user.
-    place
-        Its input; for ``zero`` and ``constant``, its output.
-    edge
-        Name of the edge, for messages.
+    ``context`` describes its input; for ``zero`` and ``constant``, its output.
     """
     steps = source if isinstance(source, list | tuple) else [source]
     if not steps:
         raise ConfigError(f"a primitive of edge {edge!r} is empty. Write it like linear(16).")
     modules = []
     for step in steps:
-        module = _build_step(step, place, edge)
-        place = Place(
-            output_shape(module, place.shape, f"{step!r} of edge {edge!r}"), place.num_outputs
+        module = _build_step(step, context, edge)
+        context = Context(
+            output_shape(module, context.shape, f"{step!r} of edge {edge!r}"), context.num_outputs
         )
         modules.append(module)
     return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
 
 
-def _build_step(step: Any, place: Place, edge: str) -> nn.Module:
+def _build_step(step: Any, context: Context, edge: str) -> nn.Module:
     if not isinstance(step, str):
         raise ConfigError(
             f"a primitive of edge {edge!r} is text like linear(16), or a list of such texts. "
@@ -190,44 +159,31 @@ def _build_step(step: Any, place: Place, edge: str) -> nn.Module:
     if call.name not in PRIMITIVES:
         raise unknown_name(f"primitive of edge {edge!r}", call.name, PRIMITIVES)
     builder = PRIMITIVES[call.name]
-    arguments = _bind(call, builder, place)
+    parameters = {
+        name: parameter.default is parameter.empty
+        for name, parameter in inspect.signature(builder).parameters.items()
+        if name not in ("context", "cls")
+    }
+    given = bind(
+        f"the primitive {call.name!r}",
+        list(parameters),
+        call.positional,
+        dict(call.keywords),
+        required=[name for name, is_required in parameters.items() if is_required],
+        error=ConfigError,
+    )
+    arguments = {name: _size(value, name, call.name, context) for name, value in given.items()}
     try:
-        return builder(place, **arguments)
+        return builder(context, **arguments)
     except (ConfigError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"the primitive {short(step)} of edge {edge!r} cannot be built: {error}."
         ) from None
 
 
-def _bind(call: Call, builder: Callable[..., nn.Module], place: Place) -> dict[str, int]:
-    """Bind values to the parameters of a primitive."""
-    parameters = [
-        p
-        for name, p in inspect.signature(builder).parameters.items()
-        if name not in ("place", "cls")
-    ]
-    names = [p.name for p in parameters]
-    takes = f"It takes: {', '.join(names) or 'nothing'}."
-    if len(call.positional) > len(names):
-        raise ConfigError(f"too many values for the primitive {call.name!r}. {takes}")
-    given = dict(zip(names, call.positional, strict=False))
-    for name, value in call.keywords:
-        if name not in names or name in given:
-            problem = "given twice" if name in given else "unknown"
-            raise ConfigError(
-                f"{name!r} of the primitive {call.name!r} is {problem}."
-                f"{did_you_mean(name, names)} {takes}"
-            )
-        given[name] = value
-    missing = [p.name for p in parameters if p.default is p.empty and p.name not in given]
-    if missing:
-        raise ConfigError(f"the primitive {call.name!r} needs a value for {missing[0]!r}.")
-    return {name: _size(value, name, call.name, place) for name, value in given.items()}
-
-
-def _size(value: Argument, name: str, primitive: str, place: Place) -> int:
+def _size(value: Argument, name: str, primitive: str, context: Context) -> int:
     if value == "outputs":
-        return place.num_outputs
+        return context.num_outputs
     if not isinstance(value, float) or not value.is_integer() or not 1 <= value <= MAX_SIZE:
         raise ConfigError(
             f"{name!r} of the primitive {primitive!r} must be a whole number from 1 to {MAX_SIZE}, "

@@ -3,7 +3,7 @@
 import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,8 @@ import yaml
 from torch import nn
 
 from zoo.errors import ConfigError, unknown_name
+from zoo.network.nets.architectures import ACTIVATIONS, lenet5, mlp, polynomial
 from zoo.network.nets.graph_spec import TOY, cell_spec, graph_net
-from zoo.network.nets.lenet import lenet5
-from zoo.network.nets.mlp import ACTIVATIONS, mlp
-from zoo.network.nets.polynomial import polynomial
 from zoo.parsing.calls import plain_mapping
 
 #: Hidden units of the default network.
@@ -37,10 +35,7 @@ class Shape:
 def spell_out(
     spec: str | Mapping[str, Any], num_inputs: int, num_outputs: int
 ) -> str | dict[str, Any]:
-    """Return the text with explicit sizes, so that it always names the same network.
-
-    The file of a graph is replaced by its content, a mapping.
-    """
+    """Return the specification with explicit sizes; a graph file is replaced by its content."""
     if not isinstance(spec, str):
         return dict(spec)
     name, _, argument = spec.partition(":")
@@ -73,25 +68,23 @@ def build_net(
     num_outputs: int,
     image_shape: tuple[int, int, int] | None = None,
 ) -> nn.Module:
-    """Build a network from its specification, for given numbers of inputs and outputs.
+    """Build a network from its specification, for the shapes of the data and the likelihood.
 
-    Parameters
-    ----------
-    spec
-        ``mlp``, ``mlp:64-100-10``, ``mlp:64-100-10:tanh``, ``mlp::tanh``, ``linear``,
-        ``polynomial:3``, ``lenet300``, ``lenet5``, ``cells:8-2-2``, ``toy``, ``graph:path.yaml``,
-        or ``module:path.py:function``, which imports the file and calls the function. A mapping
-        is a graph, see `zoo.network.nets.graph_spec`.
-    num_inputs, num_outputs, image_shape
-        Shapes required by the data and the likelihood.
+    The specification is ``mlp``, ``mlp:64-100-10``, ``mlp:64-100-10:tanh``, ``mlp::tanh``,
+    ``linear``, ``polynomial:3``, ``lenet300``, ``lenet5``, ``cells:8-2-2``, ``toy``,
+    ``graph:path.yaml``, or ``module:path.py:function``, which imports the file and calls the
+    function. A mapping is a graph, see `zoo.network.nets.graph_spec`.
     """
     spelled = spell_out(spec, num_inputs, num_outputs)
     if not isinstance(spelled, str):
         return graph_net(spelled, num_inputs, num_outputs, image_shape)
     name, _, argument = spelled.partition(":")
     if name not in NETS:
-        raise unknown_name("network", spelled, NETS_HELP.values())
-    return NETS[name](argument, Shape(num_inputs, num_outputs, image_shape))
+        known = [net.notation for net in NETS.values()]
+        raise unknown_name("network", spelled, [*known, "graph:path.yaml"])
+    if argument and ":" not in NETS[name].notation:
+        raise ConfigError(f"the network {name!r} takes no sizes. Got '{name}:{argument}'.")
+    return NETS[name].build(argument, Shape(num_inputs, num_outputs, image_shape))
 
 
 def _mlp(argument: str, shape: Shape) -> nn.Module:
@@ -135,16 +128,6 @@ def _cells(argument: str, shape: Shape) -> nn.Module:
     return graph_net(spec, shape.num_inputs, shape.num_outputs, shape.image_shape)
 
 
-def _toy(argument: str, shape: Shape) -> nn.Module:
-    _refuse_argument("toy", argument)
-    return graph_net(TOY, shape.num_inputs, shape.num_outputs)
-
-
-def _linear(argument: str, shape: Shape) -> nn.Module:
-    _refuse_argument("linear", argument)
-    return mlp([shape.num_inputs, shape.num_outputs])
-
-
 def _polynomial(argument: str, shape: Shape) -> nn.Module:
     if not (argument.isascii() and argument.isdigit() and 1 <= int(argument[:4]) <= MAX_DEGREE):
         raise ConfigError(
@@ -154,13 +137,7 @@ def _polynomial(argument: str, shape: Shape) -> nn.Module:
     return polynomial(shape.num_inputs, int(argument), shape.num_outputs)
 
 
-def _lenet300(argument: str, shape: Shape) -> nn.Module:
-    _refuse_argument("lenet300", argument)
-    return mlp([shape.num_inputs, 300, 100, shape.num_outputs])
-
-
 def _lenet5(argument: str, shape: Shape) -> nn.Module:
-    _refuse_argument("lenet5", argument)
     if shape.image_shape is None or min(shape.image_shape[1:]) < 16:
         got = shape.image_shape or f"{shape.num_inputs} features and no image shape"
         raise ConfigError(
@@ -176,11 +153,7 @@ def _module(argument: str, shape: Shape) -> nn.Module:
             f"a custom network is written module:path.py:function. Got 'module:{argument}'."
         )
     function = _load_function(Path(path_text), function_name)
-    wanted = {
-        "num_inputs": shape.num_inputs,
-        "num_outputs": shape.num_outputs,
-        "image_shape": shape.image_shape,
-    }
+    wanted = asdict(shape)
     accepted = inspect.signature(function).parameters
     unknown = [
         name
@@ -224,31 +197,23 @@ def _load_function(path: Path, name: str) -> Callable[..., object]:
     return function
 
 
-def _refuse_argument(name: str, argument: str) -> None:
-    if argument:
-        raise ConfigError(f"the network {name!r} takes no sizes. Got '{name}:{argument}'.")
+@dataclass(frozen=True)
+class Net:
+    """A named network: its notation, and a function of the text after the colon and the shape."""
+
+    notation: str
+    build: Callable[[str, Shape], nn.Module]
 
 
-NETS: dict[str, Callable[[str, Shape], nn.Module]] = {
-    "mlp": _mlp,
-    "linear": _linear,
-    "polynomial": _polynomial,
-    "lenet300": _lenet300,
-    "lenet5": _lenet5,
-    "cells": _cells,
-    "toy": _toy,
-    "module": _module,
-}
-
-#: Notation of each network.
-NETS_HELP: dict[str, str] = {
-    "mlp": "mlp:64-100-10",
-    "linear": "linear",
-    "polynomial": "polynomial:3",
-    "lenet300": "lenet300",
-    "lenet5": "lenet5",
-    "cells": "cells:8-2-2",
-    "toy": "toy",
-    "module": "module:path.py:function",
-    "graph": "graph:path.yaml",
+NETS: dict[str, Net] = {
+    "mlp": Net("mlp:64-100-10", _mlp),
+    "linear": Net("linear", lambda _, shape: mlp([shape.num_inputs, shape.num_outputs])),
+    "polynomial": Net("polynomial:3", _polynomial),
+    "lenet300": Net(
+        "lenet300", lambda _, shape: mlp([shape.num_inputs, 300, 100, shape.num_outputs])
+    ),
+    "lenet5": Net("lenet5", _lenet5),
+    "cells": Net("cells:8-2-2", _cells),
+    "toy": Net("toy", lambda _, shape: graph_net(TOY, shape.num_inputs, shape.num_outputs)),
+    "module": Net("module:path.py:function", _module),
 }
