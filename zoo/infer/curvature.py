@@ -24,7 +24,7 @@ from torch.func import grad, jacrev, jvp, vmap
 
 from guides.laplace import LaplaceGuide
 from zoo.errors import ConfigError
-from zoo.infer.predict.draws import observation_distribution
+from zoo.infer.predict.draws import observation_distribution, slots_of_one
 from zoo.network.bnn import BNN
 
 #: Largest number of elements of the Jacobians in memory.
@@ -33,16 +33,9 @@ CHUNK_NUMBERS = 2**24
 
 @torch.no_grad()
 def gauss_newton(model: BNN, guide: LaplaceGuide, x: Tensor, *, diagonal: bool) -> Tensor:
-    """Return the curvature of the negative log likelihood of all rows, in float64.
+    """Return the curvature of the negative log likelihood of all rows, or its diagonal, in float64.
 
-    Parameters
-    ----------
-    model, guide
-        Model and guide; the guide is at the mode.
-    x
-        All training rows.
-    diagonal
-        Whether to return only the diagonal of the matrix.
+    The guide is at the mode.
     """
     mode = guide.mode
     size = mode.numel()
@@ -123,9 +116,7 @@ def log_joint(model: BNN, guide: LaplaceGuide, x: Tensor, y: Tensor) -> float:
 
 
 def _slots(model: BNN, guide: LaplaceGuide, flat: Tensor) -> dict[str, Tensor]:
-    sites, _ = guide.constrained(flat)
-    with pyro.validation_enabled(False), poutine.block(), poutine.condition(data=sites):
-        return model.sample_slots()
+    return slots_of_one(model, guide.constrained(flat)[0])
 
 
 def _log_prior(model: BNN, guide: LaplaceGuide, flat: Tensor) -> Tensor:
@@ -162,10 +153,8 @@ def _information(model: BNN, outputs: Tensor) -> Tensor:
 
 def _observed(model: BNN, outputs: Tensor) -> Distribution:
     with pyro.validation_enabled(False):
-        if "noise" not in model.slots:
-            observed: Distribution = model.likelihood.distribution(outputs)
-        else:
-            observed = model.likelihood.distribution(outputs[:, :-1], outputs[:, -1])
+        seen = (outputs[:, :-1], outputs[:, -1]) if "noise" in model.slots else (outputs,)
+        observed: Distribution = model.likelihood.distribution(*seen)
     return observed
 
 

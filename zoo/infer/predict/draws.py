@@ -1,6 +1,7 @@
 """Posterior draws and the posterior predictive distribution, vectorised over draws."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +26,9 @@ class Draws:
 
     Attributes
     ----------
-    sites
-        Latent sites of the model, with draws as the first dimension.
-    slots
-        Values of the network's slots computed from them, with draws as the first dimension.
+    sites, slots
+        Latent sites of the model, and values of the network's slots computed from them, with draws
+        as the first dimension.
     buffers
         Statistics of normalisation layers for the draws, see `zoo.infer.normalisation`.
     """
@@ -70,14 +70,20 @@ def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> 
 @torch.no_grad()
 def slots_of(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
     """Map draws of the latent sites, with draws as the first dimension, to values of the slots."""
-
-    def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
-        with poutine.block(), poutine.condition(data=site_values):
-            return model.sample_slots()
-
-    with pyro.validation_enabled(False):
-        slots: dict[str, Tensor] = torch.vmap(one)(sites)
+    slots: dict[str, Tensor] = torch.vmap(lambda one: slots_of_one(model, one))(sites)
     return slots
+
+
+def slots_of_one(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Map one draw of the latent sites to values of the slots, with gradients."""
+    with pyro.validation_enabled(False), poutine.block(), poutine.condition(data=sites):
+        return model.sample_slots()
+
+
+def split_draws(values: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return the values of every draw; draws are the first dimension."""
+    num_draws = len(next(iter(values.values())))
+    return [{name: value[index] for name, value in values.items()} for index in range(num_draws)]
 
 
 @torch.no_grad()

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from guides.base import Guide
 from guides.lazy import LazyReuseError, LocalReparameterization
 from zoo.errors import ConfigError
-from zoo.infer.recording import CANNOT, Backend, Mode, record
+from zoo.infer.predict.draws import split_draws
+from zoo.infer.recording import CANNOT, Backend, Mode, cause_of, record
 from zoo.infer.rng import seeded
 from zoo.network.bnn import BNN
 from zoo.network.slots import has_convolutions
@@ -44,10 +45,8 @@ def network_outputs(
 
     Parameters
     ----------
-    model
-        The model whose network is evaluated.
-    slots
-        Values of its slots, with draws as the first dimension.
+    model, slots
+        The model, and values of its slots, with draws as the first dimension.
     x
         Rows, on the device of the model.
     mode
@@ -73,9 +72,8 @@ def network_outputs(
 
 
 def _looped(model: BNN, values: Values, x: Tensor, mode: Mode) -> Tensor:
-    num_draws = len(next(iter(values.values())))
-    draws = [{name: v[index] for name, v in values.items()} for index in range(num_draws)]
-    num_calls = num_draws * math.ceil(len(x) / CHUNK_ROWS)
+    draws = split_draws(values)
+    num_calls = len(draws) * math.ceil(len(x) / CHUNK_ROWS)
     call = _captured(model.outputs, draws[0], x, mode, num_calls)
     chunks = [torch.stack([call(draw, rows) for draw in draws]) for rows in x.split(CHUNK_ROWS)]
     return torch.cat(chunks, dim=1)
@@ -93,9 +91,9 @@ def _captured(call: Call, values: Values, x: Tensor, mode: Mode, num_calls: int)
         backend: Backend = "inductor" if mode == "inductor" and is_long else "replay"
         recorded = record(call, values, rows, backend=backend)
     except CANNOT as error:
-        cause = next((line for line in str(error).splitlines() if line.strip()), "")
         warnings.warn(
-            f"predictions cannot be captured and run without capture: {cause}", stacklevel=4
+            f"predictions cannot be captured and run without capture: {cause_of(error)}",
+            stacklevel=4,
         )
         return call
     return lambda v, r: recorded(v, r) if r.shape == rows.shape else call(v, r)
@@ -175,7 +173,6 @@ def row_outputs(
             "ignores their correlations. Use joint draws."
         )
     model.eval()
-    has_noise = "noise" in model.slots
 
     def draw(rows: Tensor) -> tuple[Tensor, Tensor]:
         trace = poutine.trace(LocalReparameterization()(guide.sample_sites)).get_trace()
@@ -184,14 +181,14 @@ def row_outputs(
         noise = values.get("noise", rows.new_zeros(()))
         return model.outputs(values, rows), noise.expand(len(rows))
 
-    outputs, noises = [], []
+    outputs: list[Tensor] = []
+    noises: list[Tensor] = []
     with pyro.validation_enabled(False), seeded(seed, x.device):
         for rows in x.split(CHUNK_ROWS):
             try:
                 draws = [draw(rows) for _ in range(num_samples)]
             except LazyReuseError as error:
                 raise ConfigError(f"draws per row are not possible: {error}") from None
-            outputs.append(torch.stack([f for f, _ in draws]))
-            if has_noise:
-                noises.append(torch.stack([noise for _, noise in draws]))
-    return torch.cat(outputs, dim=1), torch.cat(noises, dim=1) if has_noise else None
+            for chunks, parts in zip((outputs, noises), zip(*draws, strict=True), strict=True):
+                chunks.append(torch.stack(parts))
+    return torch.cat(outputs, 1), torch.cat(noises, 1) if "noise" in model.slots else None

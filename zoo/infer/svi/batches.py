@@ -1,4 +1,4 @@
-"""Mini-batches on the device without stalling it."""
+"""Mini-batches on the device, copied while it computes."""
 
 import itertools
 from collections.abc import Iterator
@@ -29,10 +29,8 @@ class Batches:
         All training rows.
     batch_size
         Rows per batch; the last one of an epoch may be smaller.
-    seed
-        Seed of the order of the rows.
-    device
-        Device of the batches; by default that of the rows.
+    seed, device
+        Seed of the order of the rows, and device of the batches; by default that of the rows.
     """
 
     def __init__(
@@ -82,7 +80,5 @@ class Batches:
         rows = self.rows(step)
         pinned = self.x[rows].pin_memory(), self.y[rows].pin_memory()
         with torch.cuda.stream(self._stream):
-            return (
-                pinned[0].to(self.device, non_blocking=True),
-                pinned[1].to(self.device, non_blocking=True),
-            )
+            x, y = (part.to(self.device, non_blocking=True) for part in pinned)
+            return x, y

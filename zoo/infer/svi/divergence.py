@@ -13,8 +13,8 @@ from guides.point import Point
 def closed_form(posterior: Any, prior: Any) -> Tensor | None:
     r"""Return the divergence of a site's posterior from its prior; None without a closed form.
 
-    The objective then has :math:`\log q(z) - \log p(z)` of the draw. A `Delta` counts as having
-    none: autoguides give it a density :math:`-\log |\det T'|`, which Pyro's closed form leaves out.
+    Then the objective uses :math:`\log q(z) - \log p(z)` at the draw. A `Delta` has none, because
+    autoguides give it a density :math:`-\log |\det T'|`, which Pyro's closed form leaves out.
     """
     base = posterior
     while isinstance(base, torch.distributions.Independent):

@@ -1,8 +1,8 @@
-"""`MeanFieldELBO`: Pyro's estimator without the work whose result is thrown away.
+"""`MeanFieldELBO`: Pyro's estimator without unused computations.
 
-Stock `TraceMeanField_ELBO` computes the log density and score of every weight and does not use them
-where the KL is analytic, validates every step, and reads the loss back from the device. The value
-and the gradients have the same expectation here; a contract check compares them.
+Stock `TraceMeanField_ELBO` computes the log density and score of every weight, which it does not
+use where the KL is analytic, validates every step, and reads the loss back from the device. Value
+and gradients have the same expectation here; a contract check compares them.
 """
 
 from typing import Any
@@ -60,7 +60,7 @@ class MeanFieldELBO(TraceMeanField_ELBO):
         return float(loss.detach())
 
     def check(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
-        """Run stock Pyro once with all its checks, and leave the random numbers alone."""
+        """Run stock Pyro once with all its checks, without changing the random state."""
         stock = TraceMeanField_ELBO(
             num_particles=self.num_particles,
             max_plate_nesting=self.max_plate_nesting,
