@@ -125,10 +125,8 @@ class Prediction:
         uncertainty that more data would reduce. Variances for numbers and counts; for classes
         entropies in nats, where the epistemic part is the mutual information between class and
         weights.
-    probabilities
-        Class probabilities, shape ``(rows, classes)``; only for classes.
-    classes
-        Names of the classes.
+    probabilities, classes
+        Class probabilities, shape ``(rows, classes)``, and names of the classes; only for classes.
     """
 
     mean: Array
@@ -176,10 +174,8 @@ def predictive(
 
     Parameters
     ----------
-    model
-        The model, which provides the likelihood.
-    f
-        Outputs of shape ``(draws, rows, outputs)``.
+    model, f
+        The model, and outputs of shape ``(draws, rows, outputs)``.
     noise
         Draws of a Bayesian noise scale, shape ``(draws,)``, or None.
     seed
@@ -265,43 +261,26 @@ def _numpy(value: Tensor) -> Array:
 @torch.no_grad()
 def site_log_priors(model: BNN, draws: Draws) -> dict[str, Tensor]:
     """Return the log prior density of every site, one number per draw."""
-
-    def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
-        return _prior_trace(model, site_values)[0]
-
     with pyro.validation_enabled(False):
-        densities: dict[str, Tensor] = torch.vmap(one)(draws.sites)
+        densities: dict[str, Tensor] = torch.vmap(lambda one: prior_of_one(model, one)[0])(
+            draws.sites
+        )
     return densities
 
 
-def _prior_trace(
+def prior_of_one(
     model: BNN, sites: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the log prior of every site and the values of the slots, for one draw."""
-    slots: dict[str, Tensor] = {}
-
-    def run() -> None:
-        slots.update(model.sample_slots())
-
-    trace = poutine.trace(poutine.condition(run, data=sites)).get_trace()
+    """Return the log prior of every site and the values of the slots for one draw."""
+    trace = poutine.trace(poutine.condition(model.sample_slots, data=sites)).get_trace()
     trace.compute_log_prob()
-    return {name: trace.nodes[name]["log_prob_sum"] for name in sites}, slots
-
-
-def site_log_priors_of(model: BNN, sites: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the log prior of draws and the values of the slots, with gradients."""
-    densities, slots = torch.vmap(lambda one: _prior_trace(model, one))(sites)
-    return torch.stack(list(densities.values())).sum(0), slots
+    nodes: dict[str, Any] = dict(trace.nodes)
+    return {name: nodes[name]["log_prob_sum"] for name in sites}, nodes["_RETURN"]["value"]
 
 
 @torch.no_grad()
 def log_posterior(guide: Guide, draws: Draws) -> Tensor:
     """Return the log density of the guide, one number per draw."""
     with pyro.validation_enabled(False):
-        return log_posterior_of(guide, draws.sites)
-
-
-def log_posterior_of(guide: Guide, sites: dict[str, Tensor]) -> Tensor:
-    """Return the log density of the guide at values of its sites, with gradients."""
-    density: Tensor = torch.vmap(guide.log_density)(sites)
+        density: Tensor = torch.vmap(guide.log_density)(draws.sites)
     return density

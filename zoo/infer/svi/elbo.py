@@ -10,14 +10,16 @@ from typing import Any
 import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
+from torch.distributions import Independent, kl_divergence
 
 from guides.lazy import LazySample, LocalReparameterization
 from guides.log_scale_normal import summed_kl
-from zoo.infer.svi.divergence import closed_form
+from guides.point import Point
 
 
 class MeanFieldELBO(TraceMeanField_ELBO):
@@ -48,17 +50,6 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             ]
         return torch.stack(particles).mean() if len(particles) > 1 else particles[0]
 
-    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Return the loss as a number."""
-        with torch.no_grad():
-            return float(self.differentiable_loss(model, guide, *args, **kwargs))
-
-    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Return the loss as a number, and leave its gradients in the parameters."""
-        loss = self.differentiable_loss(model, guide, *args, **kwargs)
-        loss.backward(retain_graph=self.retain_graph)
-        return float(loss.detach())
-
     def check(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
         """Run stock Pyro once with all its checks, without changing the random state."""
         stock = TraceMeanField_ELBO(
@@ -88,6 +79,23 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             if site["type"] == "sample" and name not in sites:  # auxiliary
                 terms.append(_log_density(site, site["value"]))
         return torch.stack(terms).sum()
+
+
+def closed_form(posterior: Any, prior: Any) -> Tensor | None:
+    r"""Return the divergence of a site's posterior from its prior; None without a closed form.
+
+    Then the objective uses :math:`\log q(z) - \log p(z)` at the draw. A `Delta` has none, because
+    autoguides give it a density :math:`-\log |\det T'|`, which Pyro's closed form leaves out.
+    """
+    base = posterior
+    while isinstance(base, Independent):
+        base = base.base_dist
+    if isinstance(base, Delta) and not isinstance(base, Point):
+        return None
+    try:
+        return kl_divergence(posterior, prior)
+    except NotImplementedError:
+        return None
 
 
 def _divergence(prior: Any, posterior: Any) -> Tensor:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from guides.base import Guide
 from zoo.infer.normalisation import batch_statistics
 from zoo.infer.rng import seeded
-from zoo.infer.svi.divergence import closed_form
-from zoo.infer.svi.elbo import MeanFieldELBO
+from zoo.infer.svi.elbo import MeanFieldELBO, closed_form
 from zoo.network.bnn import BNN
 
 
@@ -48,11 +47,9 @@ class Objective(nn.Module):
     ----------
     model, guide
         A Pyro model that is a module, and its guide.
-    num_particles
-        Posterior draws per step.
-    vectorize_particles
-        Whether they are one batched call instead of a loop. The network must then accept weights
-        with leading dimensions.
+    num_particles, vectorize_particles
+        Posterior draws per step, and whether they are one batched call instead of a loop. The
+        network must then accept weights with leading dimensions.
     local
         Whether layers sample their outputs instead of their weights (see `guides.lazy`).
     validate
