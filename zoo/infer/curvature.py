@@ -42,7 +42,8 @@ def gauss_newton(model: BNN, guide: LaplaceGuide, x: Tensor, *, diagonal: bool) 
     total = mode.new_zeros(size if diagonal else (size, size), dtype=torch.float64)
     for rows in _chunks(model, x, size):
         outputs, jacobians = output_jacobians(model, guide, rows)
-        root = _root(_information(model, outputs))
+        values, vectors = torch.linalg.eigh(_information(model, outputs))
+        root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)  # the matrix may be singular
         # With Λ = R Rᵀ every row of Rᵀ J is a row of a least-squares problem.
         scaled = (root.mT @ jacobians).reshape(-1, size)
         total += (scaled.square().sum(0) if diagonal else scaled.T @ scaled).double()
@@ -171,10 +172,3 @@ def _divergence(p: Distribution, q: Distribution) -> Tensor:
             f"the Fisher information of the likelihood {type(p).__name__} is not known, but a "
             "Laplace approximation needs it. Register its KL divergence from itself."
         ) from None
-
-
-def _root(information: Tensor) -> Tensor:
-    """Return R such that R Rᵀ is the information, which may be singular."""
-    values, vectors = torch.linalg.eigh(information)
-    root: Tensor = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
-    return root

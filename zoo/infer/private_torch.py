@@ -144,17 +144,11 @@ class InductorCode:
         loop: Callable[[Any, int, Any], Any],
         operation: Callable[[Any, Sequence[Any], dict[str, Any]], None],
     ) -> Any:
-        """Run the code on its inputs, and observe what it calls.
+        """Run the code on its inputs (see `inputs`), and observe what it calls.
 
-        Parameters
-        ----------
-        inputs
-            As `inputs` returns them, with a tensor for None.
-        loop
-            Given a compiled loop, its address, and the library that must stay loaded as long as the
-            address is used, returns the function that is called instead.
-        operation
-            Called with every operation of torch and its arguments before it runs.
+        Every compiled loop is replaced by ``loop(function, address, library)``; the library must
+        stay loaded as long as the address is used. ``operation`` is called with every operation of
+        torch and its arguments before it runs.
         """
         from torch.utils._python_dispatch import TorchDispatchMode
 

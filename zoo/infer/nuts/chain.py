@@ -21,12 +21,12 @@ from torch.fx import GraphModule
 from zoo.errors import ZooError
 from zoo.infer import private_nutpie
 from zoo.infer.nuts.native import Native, Program
+from zoo.infer.recording import Backend
 from zoo.infer.rng import seeded
 from zoo.infer.tasks.running import Report
 
 Array = NDArray[np.float64]
 Engine = Literal["nutpie", "pyro"]
-Backend = Literal["inductor", "replay"]
 #: A function of one point that returns the log density and its gradient.
 ValueAndGradient = Callable[[Array], tuple[float, Array]]
 

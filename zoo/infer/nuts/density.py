@@ -118,18 +118,9 @@ class LogDensity:
     """The unconstrained log joint density of a Pyro model with continuous latent sites.
 
     The model runs in float64: tensors in the arguments are converted; a model that is a module is
-    copied, converted and put in evaluation mode. Its parameters and the data are constants.
-
-    Parameters
-    ----------
-    model, args, kwargs
-        Any Pyro model and its arguments, including the observations.
-
-    Raises
-    ------
-    ZooError
-        If a latent site is discrete, if data are subsampled, if there is no latent site, or if the
-        model cannot be run.
+    copied, converted and put in evaluation mode. Its parameters and the arguments, including the
+    observations, are constants. Models with discrete latent sites, with subsampled data or without
+    latent sites are refused.
     """
 
     def __init__(
@@ -144,9 +135,7 @@ class LogDensity:
         self.args: tuple[Any, ...] = _double(tuple(args))
         self.kwargs: dict[str, Any] = _double(dict(kwargs or {}))
         self._whitened: dict[str, tuple[Hint, Factor | None]] = {}
-        with self._running(), InitMessenger(_first_value):
-            trace = self._trace()
-        self.sites = tuple(_latent_sites(trace))
+        self.sites = tuple(_latent_sites(self._trace_under(InitMessenger(_first_value))))
         self.size = sum(site.size for site in self.sites)
 
     @property
@@ -169,6 +158,10 @@ class LogDensity:
     def _trace(self) -> Any:
         return poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
 
+    def _trace_under(self, handler: Messenger) -> Any:
+        with self._running(), handler:
+            return self._trace()
+
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
         default = torch.get_default_dtype()
@@ -184,13 +177,7 @@ class LogDensity:
             torch.set_default_dtype(default)
 
     def pack(self, values: Mapping[str, Any]) -> Tensor:
-        """Return the flat vector of constrained values by site.
-
-        Raises
-        ------
-        ZooError
-            If a site is missing, unknown, or of another shape.
-        """
+        """Return the flat vector of constrained values by site."""
         if set(values) != set(self.shapes):
             raise ZooError(
                 f"values are needed for the sites {sorted(self.shapes)}. Got {sorted(values)}."
@@ -249,8 +236,10 @@ class LogDensity:
     @functools.cached_property
     def _forms(self) -> tuple[set[str], dict[str, Factor]]:
         """Centred hierarchical sites, and the factors of non-centred ones."""
-        plain, rng = self.with_hints({}), np.random.default_rng(0)
-        traces = [plain._trace_at(rng.uniform(-1, 1, self.size)) for _ in range(2)]
+        plain = self.with_hints({})
+        points = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (2, self.size)))
+        with torch.no_grad():
+            traces = [plain._trace_under(plain._handler(point)) for point in points]
         moving, fixed = set(), []
         for site in self.sites:
             first, second = (normal_base(trace.nodes[site.name]["fn"]) for trace in traces)
@@ -265,28 +254,21 @@ class LogDensity:
     def _find_factors(self, fixed: Sequence[str], example: Any) -> dict[str, Factor]:
         names = [site.name for site in self.sites]
 
-        def rest(*values: Tensor) -> Tensor:
+        def rest_density(*values: Tensor) -> Tensor:
             trace = self._trace_of(dict(zip(names, values, strict=True)))
             with self._running():
                 trace.compute_log_prob()
-            sites = ((name, trace.nodes[name]) for name in trace.nodes if name not in fixed)
-            return torch.stack(
-                [node["log_prob_sum"] for _, node in sites if node["type"] == "sample"]
-            ).sum()
+            rest = [node for name, node in trace.nodes.items() if name not in fixed]
+            return torch.stack([n["log_prob_sum"] for n in rest if n["type"] == "sample"]).sum()
 
         try:
-            graph = _record(rest, *(example.nodes[name]["value"] for name in names))
+            graph = _record(rest_density, *(example.nodes[name]["value"] for name in names))
         except CANNOT:
             return {}
         return find_factors(graph, names, fixed)
 
-    def _trace_of(self, values: Mapping[str, Tensor]) -> Any:
-        with self._running(), poutine.condition(data=dict(values)):
-            return self._trace()
-
-    def _trace_at(self, flat: Array) -> Any:
-        with torch.no_grad(), self._running(), self._handler(torch.from_numpy(flat)):
-            return self._trace()
+    def _trace_of(self, values: dict[str, Tensor]) -> Any:
+        return self._trace_under(poutine.condition(data=values))
 
     def estimate_hints(self, draws: Array, names: Sequence[str]) -> dict[str, Hint]:
         """Estimate hints for normal sites from draws, which are flat vectors, one per row.

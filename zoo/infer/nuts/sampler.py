@@ -28,18 +28,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.errors import ConfigError
-from zoo.infer.nuts.chain import (
-    Backend,
-    Chain,
-    Compiled,
-    Engine,
-    Settings,
-    ValueAndGradient,
-    run_chain,
-)
+from zoo.infer.nuts.chain import Chain, Compiled, Engine, Settings, ValueAndGradient, run_chain
 from zoo.infer.nuts.density import LogDensity
 from zoo.infer.nuts.whitening import Hint
-from zoo.infer.recording import CANNOT, cause_of
+from zoo.infer.recording import CANNOT, Backend, cause_of
 from zoo.infer.tasks.executor import SerialExecutor
 from zoo.infer.tasks.running import run_tasks
 

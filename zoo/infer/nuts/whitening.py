@@ -95,16 +95,10 @@ class Factor:
 def find_factors(
     graph: GraphModule, names: Sequence[str], candidates: Sequence[str]
 ) -> dict[str, Factor]:
-    """Find the sites that a model uses only as products with functions of earlier sites.
+    """Find the candidates that a model uses only as products with functions of earlier sites.
 
-    Parameters
-    ----------
-    graph
-        The recorded log density of all sites but the candidates, as a function of the sites.
-    names
-        The sites, in the order of the program and of the arguments of the graph.
-    candidates
-        The sites to look at.
+    The graph is the recorded log density of all sites but the candidates; its arguments are the
+    named sites, in the order of the program.
     """
     inputs = dict(zip(names, graph.graph.find_nodes(op="placeholder"), strict=True))
     found = {}

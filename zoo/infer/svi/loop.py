@@ -5,7 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyro
@@ -77,13 +77,7 @@ class Progress:
 
 
 #: Numbers in the state of a run, and their types.
-_NUMBERS: dict[str, type] = {
-    "step": int,
-    "best_loss": float,
-    "evaluations_since_best": int,
-    "stopped": bool,
-    "seconds": float,
-}
+_NUMBERS = {f.name: type(f.default) for f in fields(Progress) if isinstance(f.default, int | float)}
 
 
 class SVI:
@@ -191,7 +185,7 @@ class SVI:
             kept_memory(),
             pyro.settings.context(module_local_params=True),
             self._own_rng(),
-            contextlib.closing(_Bar(self, progress_bar)) as bar,
+            self._bar(progress_bar) as bar,
             warnings.catch_warnings(),
         ):
             # Pyro warns at every step; a diverging run ends with one error.
@@ -200,7 +194,8 @@ class SVI:
                 started = time.monotonic()
                 self._step()
                 self.progress.seconds += time.monotonic() - started
-                bar.advance()
+                if bar.update(1):  # it was refreshed
+                    bar.set_postfix_str(self._summary())
                 report(self.progress.step)
                 if self.progress.step % FINITE_EVERY == 0 or self._finished():
                     self._check_finite()
@@ -320,7 +315,7 @@ class SVI:
         self.objective.load_state_dict(_under("objective.", moved))
         self.optimizer.load_state(_under("optimizer.", moved))
         self._rng = _under("rng.", moved)
-        read = {name: kind(numbers[name]) for name, kind in _NUMBERS.items()}
+        read: Any = {name: kind(numbers[name]) for name, kind in _NUMBERS.items()}
         self.progress = Progress(*self._histories(moved), best=_under("best.", moved), **read)
 
     def _histories(self, tensors: dict[str, Tensor]) -> tuple[History, History]:
@@ -329,6 +324,23 @@ class SVI:
         num_looks = math.ceil(num_steps / GRADIENT_EVERY)
         losses = History(num_steps, tensors.get("losses"))
         return losses, History(num_looks, tensors.get("gradient_norms"))
+
+    def _bar(self, wanted: bool | None) -> "tqdm[Any]":
+        return tqdm(
+            total=self.recipe.num_steps,
+            initial=self.progress.step,
+            disable=None if wanted is None else not wanted,  # None: only on a terminal
+            unit="step",
+            mininterval=REFRESH_SECONDS,
+        )
+
+    def _summary(self) -> str:
+        """Return ELBO and KL for the progress bar."""
+        shown = f"ELBO {-float(self.progress.losses.last(50).mean()):.5g}"
+        if isinstance(self.objective.model, BNN):
+            kl = total_divergence(self.objective.model, self.objective.guide)
+            shown += f", KL {kl:.5g}"
+        return shown
 
     @contextlib.contextmanager
     def _own_rng(self) -> Iterator[None]:
@@ -342,38 +354,6 @@ class SVI:
             self._running = False
             self._rng = _get_rng(self.device)
             _set_rng(caller, self.device)
-
-
-class _Bar:
-    """Progress bar with ELBO, KL and speed, updated at most twice a second."""
-
-    def __init__(self, svi: SVI, shown: bool | None) -> None:
-        self.svi = svi
-        self.bar = tqdm(
-            total=svi.recipe.num_steps,
-            initial=svi.progress.step,
-            disable=None if shown is None else not shown,  # None: only on a terminal
-            unit="step",
-            mininterval=REFRESH_SECONDS,
-        )
-        self.refreshed = time.monotonic()
-
-    def advance(self) -> None:
-        if self.bar.disable:
-            return
-        self.bar.update(1)
-        if time.monotonic() - self.refreshed < REFRESH_SECONDS:
-            return
-        self.refreshed = time.monotonic()
-        recent = self.svi.progress.losses.last(50).mean()
-        shown = f"ELBO {-float(recent):.5g}"
-        if isinstance(self.svi.objective.model, BNN):
-            kl = total_divergence(self.svi.objective.model, self.svi.objective.guide)
-            shown += f", KL {kl:.5g}"
-        self.bar.set_postfix_str(shown, refresh=False)
-
-    def close(self) -> None:
-        self.bar.close()
 
 
 def _split_levels(num_rows: int, has_upper: bool, seed: int) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import cloudpickle
 import torch
@@ -12,7 +12,6 @@ from distributed import Client
 
 from zoo.errors import ConfigError
 
-P = ParamSpec("P")
 T = TypeVar("T")
 #: Timeout of the connection to a scheduler.
 CONNECT_SECONDS = 10.0
@@ -30,7 +29,7 @@ class Cluster(Executor):
             raise ConfigError(f"no Dask scheduler answers at {address!r}: {error}.") from None
         self._executor: Executor = self._client.get_executor()
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Send a task to a worker."""
         future: Future[T] = self._executor.submit(run_alone, cloudpickle.dumps((fn, args, kwargs)))
         return future

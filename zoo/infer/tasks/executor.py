@@ -12,21 +12,20 @@ import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing import connection, resource_tracker
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from zoo.errors import ConfigError
 
 #: Seconds that stopped workers have to save their state.
 GRACE_SECONDS = 30.0
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class SerialExecutor(Executor):
     """Runs each task in this process when it is submitted."""
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Run a task; an interrupt is raised at once."""
         future: Future[T] = Future()
         try:
@@ -55,7 +54,7 @@ class Processes(ProcessPoolExecutor):
         super().__init__(num_workers, mp_context=context, initializer=_start_worker)
         self._children: list[Any] = []
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Send a task to a worker."""
         with _SPAWNING, _no_main_script(), _interrupts_held():
             before = set(multiprocessing.active_children())
