@@ -38,14 +38,9 @@ def fgsm_direction(model: BNN, values: Mapping[str, Tensor], x: Tensor, y: Tenso
 
     The attack targets the average prediction over draws. Attacked rows are :math:`x + \epsilon d`.
 
-    Goodfellow, Shlens and Szegedy (2015), *Explaining and Harnessing Adversarial Examples*.
+    The values have draws as the first dimension; ``y`` are the true targets.
 
-    Parameters
-    ----------
-    model, values
-        The model, and network values of the draws, with draws as the first dimension.
-    x, y
-        Rows and their true targets, on the device of the model.
+    Goodfellow, Shlens and Szegedy (2015), *Explaining and Harnessing Adversarial Examples*.
     """
     model.eval()
     draws = split_draws(values)
@@ -78,8 +73,7 @@ def _wrongness(observation: torch.distributions.Distribution, y: Tensor) -> Tens
     mixture = log_predictive_density(by_class)
     right = y.long().unsqueeze(-1)
     others = mixture.scatter(-1, right, -torch.inf).logsumexp(-1)
-    odds: Tensor = others - mixture.gather(-1, right).squeeze(-1)
-    return odds
+    return others - mixture.gather(-1, right).squeeze(-1)
 
 
 def network_values(model: BNN, values: Mapping[str, Tensor]) -> Values:

@@ -130,10 +130,7 @@ extern "C" int density(size_t n, const double* x, double* slope, double* value, 
 class Native:
     """A density with its own memory, which must not be called by two threads at a time.
 
-    Attributes
-    ----------
-    address, memory
-        Addresses of the C function and of its last argument.
+    The C function is at ``address``; its last argument is ``memory``.
     """
 
     def __init__(

@@ -70,8 +70,7 @@ def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> 
 @torch.no_grad()
 def slots_of(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
     """Map draws of the latent sites, with draws as the first dimension, to values of the slots."""
-    slots: dict[str, Tensor] = torch.vmap(lambda one: slots_of_one(model, one))(sites)
-    return slots
+    return torch.vmap(lambda one: slots_of_one(model, one))(sites)
 
 
 def slots_of_one(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -155,8 +154,7 @@ class Prediction:
         levels = np.atleast_1d(np.asarray(q, dtype=float))
         if not ((levels >= 0) & (levels <= 1)).all():
             raise ConfigError(f"quantiles are between 0 and 1. Got {q}.")
-        result: Array = np.quantile(self.samples, q, axis=0)
-        return result
+        return np.quantile(self.samples, q, axis=0)
 
 
 @torch.no_grad()
@@ -227,8 +225,7 @@ def class_probabilities(observation: torch.distributions.Distribution) -> Tensor
     if isinstance(observation, torch.distributions.Bernoulli):
         return torch.stack([1 - observation.probs, observation.probs], dim=-1)
     assert isinstance(observation, torch.distributions.Categorical)
-    probabilities: Tensor = observation.probs
-    return probabilities
+    return observation.probs
 
 
 @torch.no_grad()
@@ -244,8 +241,7 @@ def log_likelihood(model: BNN, f: Tensor, noise: Tensor | None, y: Tensor) -> Te
 
 def log_predictive_density(log_likelihoods: Tensor) -> Tensor:
     """Return the log of the average likelihood over draws, per row."""
-    density: Tensor = log_likelihoods.logsumexp(0) - math.log(len(log_likelihoods))
-    return density
+    return log_likelihoods.logsumexp(0) - math.log(len(log_likelihoods))
 
 
 def _entropy(probabilities: Tensor) -> Tensor:
@@ -254,18 +250,14 @@ def _entropy(probabilities: Tensor) -> Tensor:
 
 
 def _numpy(value: Tensor) -> Array:
-    result: Array = value.cpu().double().numpy()
-    return result
+    return value.cpu().double().numpy()
 
 
 @torch.no_grad()
 def site_log_priors(model: BNN, draws: Draws) -> dict[str, Tensor]:
     """Return the log prior density of every site, one number per draw."""
     with pyro.validation_enabled(False):
-        densities: dict[str, Tensor] = torch.vmap(lambda one: prior_of_one(model, one)[0])(
-            draws.sites
-        )
-    return densities
+        return torch.vmap(lambda one: prior_of_one(model, one)[0])(draws.sites)
 
 
 def prior_of_one(
@@ -282,5 +274,4 @@ def prior_of_one(
 def log_posterior(guide: Guide, draws: Draws) -> Tensor:
     """Return the log density of the guide, one number per draw."""
     with pyro.validation_enabled(False):
-        density: Tensor = torch.vmap(guide.log_density)(draws.sites)
-    return density
+        return torch.vmap(guide.log_density)(draws.sites)

@@ -42,16 +42,8 @@ def network_outputs(
 
     Every draw is one function, evaluated at all rows. Rows and draws are processed in chunks within
     a memory limit. A network that `torch.vmap` cannot handle is run draw by draw, with one warning.
-
-    Parameters
-    ----------
-    model, slots
-        The model, and values of its slots, with draws as the first dimension.
-    x
-        Rows, on the device of the model.
-    mode
-        Whether calls may be recorded and replayed, or compiled (see `zoo.infer.svi.capture`); a
-        small number of calls is never recorded.
+    The slots have draws as the first dimension; the rows are on the device of the model. The mode
+    is whether calls may be recorded and replayed, or compiled; few calls are never recorded.
     """
     model.eval()
     values = {name: _channels_last(value) for name, value in slots.items()}
@@ -64,8 +56,7 @@ def network_outputs(
 
     def call(values: Values, rows: Tensor) -> Tensor:
         many = torch.vmap(lambda draw: model.outputs(draw, rows), chunk_size=chunk)
-        outputs: Tensor = many(values)
-        return outputs
+        return many(values)
 
     run = _captured(call, values, x, mode, math.ceil(len(x) / CHUNK_ROWS))
     return torch.cat([run(values, rows) for rows in x.split(CHUNK_ROWS)], dim=1)
@@ -155,17 +146,14 @@ def row_outputs(
 ) -> tuple[Tensor, Tensor | None]:
     """Return outputs with separate posterior draws for every row.
 
+    Their shape is ``(draws, rows, outputs)``. The noise of the likelihood, if it has one, has the
+    shape ``(draws, rows)``.
+
     A layer samples its outputs row by row (local reparameterization). For fully connected
     layers each row then has the same distribution as with its own draw of the weights. Rows are
     independent given sites that are not weights, such as the scales of a horseshoe, which are drawn
     once per draw and chunk. The outputs are more precise for averages over rows than joint draws,
     but have no correlations between rows.
-
-    Returns
-    -------
-    tuple
-        Outputs of shape ``(draws, rows, outputs)``, and the noise of shape ``(draws, rows)`` if the
-        likelihood has one.
     """
     if model.has_random_convolutions:
         raise ConfigError(

@@ -21,12 +21,8 @@ from zoo.network.bnn import BNN
 class QuantizedView:
     """The quantized weights of a fit.
 
-    Attributes
-    ----------
-    means
-        Posterior medians of all slots: the network before quantization.
-    codes, codebooks
-        Quantized weights of the slots with a codebook, and the code words.
+    ``means`` are the posterior medians of all slots, the network before quantization; ``codes`` the
+    quantized weights of the slots with a codebook; ``codebooks`` their code words.
     """
 
     means: Mapping[str, Tensor]

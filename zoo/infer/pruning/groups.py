@@ -124,16 +124,9 @@ def group_view(
 ) -> GroupView:
     """Split the groups of every slot into signal and noise.
 
-    Parameters
-    ----------
-    model, guide
-        A fitted model.
-    x
-        Rows of data; only their shape matters.
-    score
-        Returns the training log density per row for a view (None: nothing pruned). If given,
-        thresholds that cost more than `TOLERATED_LOSS` are relaxed step by step: even a clear split
-        of the scores can prune groups that the network needs.
+    Only the shape of the rows ``x`` matters. ``score`` returns the training log density per row for
+    a view (None: nothing pruned). If given, thresholds that cost more than `TOLERATED_LOSS` are
+    relaxed step by step: even a clear split of the scores can prune groups that the network needs.
     """
     parts = prunable_parts(guide)
     scores = {name: part.group_scores().detach().cpu().numpy() for name, part in parts.items()}

@@ -19,18 +19,9 @@ class NoArguments:
 class Batches:
     """The mini-batch of every step, which depends only on the seed and the step.
 
-    Rows on the device are selected there, with one permutation copied per epoch. Rows
-    on the host are gathered into page-locked memory and copied while the device computes
-    the previous batch.
-
-    Parameters
-    ----------
-    x, y
-        All training rows.
-    batch_size
-        Rows per batch; the last one of an epoch may be smaller.
-    seed, device
-        Seed of the order of the rows, and device of the batches; by default that of the rows.
+    The last batch of an epoch may be smaller. Rows on the device, by default that of the rows, are
+    selected there, with one permutation copied per epoch. Rows on the host are gathered into
+    page-locked memory and copied while the device computes the previous batch.
     """
 
     def __init__(

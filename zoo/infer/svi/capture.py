@@ -68,16 +68,9 @@ WORTH_STEPS = 200
 class GradientStep:
     """Computes loss and gradients, from a captured graph where that is faster.
 
-    Parameters
-    ----------
-    objective
-        The objective to differentiate.
-    mode
-        ``off``; ``replay`` or ``inductor`` from the first step; ``auto`` times a few steps of each
-        and keeps the faster of no capture and replay, which are bitwise equal (whether to compile
-        is decided before, see `zoo.infer.svi.mode`).
-    num_steps
-        Remaining steps: a short run is not captured.
+    The modes ``replay`` and ``inductor`` capture from the first step, ``off`` never. ``auto`` times
+    a few steps without capture and with replay, which are bitwise equal, and keeps the faster,
+    unless few steps remain. Whether to compile is decided before, see `zoo.infer.svi.mode`.
     """
 
     def __init__(self, objective: Objective, mode: Mode, num_steps: int) -> None:

@@ -23,14 +23,9 @@ from guides.point import Point
 
 
 class MeanFieldELBO(TraceMeanField_ELBO):
-    """Negative ELBO with analytic KLs, as `TraceMeanField_ELBO`; `check` runs Pyro's validation.
+    """Negative ELBO with analytic KLs and the options of `TraceMeanField_ELBO`.
 
-    Parameters
-    ----------
-    local
-        Whether the guide's Normal sites are integrated out at the layer (see `guides.lazy`).
-    **options
-        As for `TraceMeanField_ELBO`.
+    With ``local``, the guide's Normal sites are integrated out at the layer (see `guides.lazy`).
     """
 
     def __init__(self, *, local: bool = False, **options: Any) -> None:

@@ -89,11 +89,9 @@ class SVI:
 
     Parameters
     ----------
-    model, guide
-        Model and guide.
-    x, y
-        All training rows, on the device of the guide or on the host; None for a model that holds
-        its data.
+    model, guide, x, y
+        Model, guide, and all training rows, on the device of the guide or on the host; None for a
+        model that holds its data.
     recipe
         Steps, learning rate, schedule, warm-up, clipping.
     seed

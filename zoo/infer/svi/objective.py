@@ -43,17 +43,9 @@ class LatentScale(Messenger):
 class Objective(nn.Module):
     """Negative ELBO of a mini-batch, differentiable in the parameters of model and guide.
 
-    Parameters
-    ----------
-    model, guide
-        A Pyro model that is a module, and its guide.
-    num_particles, vectorize_particles
-        Posterior draws per step, and whether they are one batched call instead of a loop. The
-        network must then accept weights with leading dimensions.
-    local
-        Whether layers sample their outputs instead of their weights (see `guides.lazy`).
-    validate
-        Whether the first call runs Pyro's checks.
+    The model is a module. Options are those of `zoo.infer.svi.loop.SVI`; with vectorised particles
+    the network must accept weights with leading dimensions. The first call runs Pyro's checks,
+    unless ``validate`` is false.
     """
 
     kl_weight: Tensor
@@ -85,8 +77,7 @@ class Objective(nn.Module):
         self.check_once(*batch)
         scale = LatentScale(self.kl_weight)
         model, guide = scale(self.model), scale(self.guide)
-        loss: Tensor = self.elbo.differentiable_loss(model, guide, *batch)
-        return loss
+        return self.elbo.differentiable_loss(model, guide, *batch)
 
     def check_once(self, *batch: Tensor) -> None:
         """Run Pyro's checks before the first step; in evaluation mode, so that nothing changes."""

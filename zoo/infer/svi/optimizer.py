@@ -21,15 +21,7 @@ from zoo.infer.private_torch import fused_adam_step
 
 
 class FusedAdam:
-    """Updates parameters from their gradients.
-
-    Parameters
-    ----------
-    parameters
-        Parameters to update; those without a gradient do not change.
-    lr
-        Learning rate; it may be changed between steps.
-    """
+    """Updates the parameters that have a gradient; ``lr`` may be changed between steps."""
 
     def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3) -> None:
         self.parameters = list(parameters)

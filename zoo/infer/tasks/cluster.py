@@ -31,8 +31,7 @@ class Cluster(Executor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Send a task to a worker."""
-        future: Future[T] = self._executor.submit(run_alone, cloudpickle.dumps((fn, args, kwargs)))
-        return future
+        return self._executor.submit(run_alone, cloudpickle.dumps((fn, args, kwargs)))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Disconnect from the cluster, which keeps running."""
