@@ -24,7 +24,7 @@ from torch.func import grad, jacrev, jvp, vmap
 
 from guides.laplace import LaplaceGuide
 from zoo.errors import ConfigError
-from zoo.infer.predict.draws import observation_distribution
+from zoo.infer.predict.draws import observation_distribution, slots_of_one
 from zoo.network.bnn import BNN
 
 #: Largest number of elements of the Jacobians in memory.
@@ -33,23 +33,17 @@ CHUNK_NUMBERS = 2**24
 
 @torch.no_grad()
 def gauss_newton(model: BNN, guide: LaplaceGuide, x: Tensor, *, diagonal: bool) -> Tensor:
-    """Return the curvature of the negative log likelihood of all rows, in float64.
+    """Return the curvature of the negative log likelihood of all rows, or its diagonal, in float64.
 
-    Parameters
-    ----------
-    model, guide
-        Model and guide; the guide is at the mode.
-    x
-        All training rows.
-    diagonal
-        Whether to return only the diagonal of the matrix.
+    The guide is at the mode.
     """
     mode = guide.mode
     size = mode.numel()
     total = mode.new_zeros(size if diagonal else (size, size), dtype=torch.float64)
     for rows in _chunks(model, x, size):
         outputs, jacobians = output_jacobians(model, guide, rows)
-        root = _root(_information(model, outputs))
+        values, vectors = torch.linalg.eigh(_information(model, outputs))
+        root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)  # the matrix may be singular
         # With Λ = R Rᵀ every row of Rᵀ J is a row of a least-squares problem.
         scaled = (root.mT @ jacobians).reshape(-1, size)
         total += (scaled.square().sum(0) if diagonal else scaled.T @ scaled).double()
@@ -123,9 +117,7 @@ def log_joint(model: BNN, guide: LaplaceGuide, x: Tensor, y: Tensor) -> float:
 
 
 def _slots(model: BNN, guide: LaplaceGuide, flat: Tensor) -> dict[str, Tensor]:
-    sites, _ = guide.constrained(flat)
-    with pyro.validation_enabled(False), poutine.block(), poutine.condition(data=sites):
-        return model.sample_slots()
+    return slots_of_one(model, guide.constrained(flat)[0])
 
 
 def _log_prior(model: BNN, guide: LaplaceGuide, flat: Tensor) -> Tensor:
@@ -162,10 +154,8 @@ def _information(model: BNN, outputs: Tensor) -> Tensor:
 
 def _observed(model: BNN, outputs: Tensor) -> Distribution:
     with pyro.validation_enabled(False):
-        if "noise" not in model.slots:
-            observed: Distribution = model.likelihood.distribution(outputs)
-        else:
-            observed = model.likelihood.distribution(outputs[:, :-1], outputs[:, -1])
+        seen = (outputs[:, :-1], outputs[:, -1]) if "noise" in model.slots else (outputs,)
+        observed: Distribution = model.likelihood.distribution(*seen)
     return observed
 
 
@@ -182,10 +172,3 @@ def _divergence(p: Distribution, q: Distribution) -> Tensor:
             f"the Fisher information of the likelihood {type(p).__name__} is not known, but a "
             "Laplace approximation needs it. Register its KL divergence from itself."
         ) from None
-
-
-def _root(information: Tensor) -> Tensor:
-    """Return R such that R Rᵀ is the information, which may be singular."""
-    values, vectors = torch.linalg.eigh(information)
-    root: Tensor = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
-    return root

@@ -21,7 +21,7 @@ Description*; Dawid (1984), *Statistical Theory: The Prequential Approach*.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -45,16 +45,12 @@ class LinearModel:
 
     Attributes
     ----------
-    features
-        One row per observation.
-    y
-        Observations.
-    prior_precision
+    features, y
+        Features, one row per observation, and observations.
+    prior_precision, prior_mean
         One number per weight, or one for all.
     noise_precision
         Inverse variance of the noise.
-    prior_mean
-        One number per weight, or one for all.
     """
 
     features: Array
@@ -101,7 +97,10 @@ class LinearModel:
     @property
     def log_det(self) -> float:
         """Logarithm of the determinant of the precision."""
-        return float(np.linalg.slogdet(self.precision)[1])
+        sign, log_det = np.linalg.slogdet(self.precision)
+        if sign <= 0:
+            raise DataError("the posterior precision is not positive definite in floating point.")
+        return float(log_det)
 
     def log_likelihood(self, weights: Array) -> float:
         """Return log p(y | w)."""
@@ -117,7 +116,7 @@ class LinearModel:
     def log_evidence(self) -> float:
         """The exact log p(y)."""
         log_joint = self.log_likelihood(self.mean) + self.log_prior(self.mean)
-        return laplace_evidence(log_joint, self.precision)
+        return log_joint + 0.5 * self.size * math.log(2 * math.pi) - 0.5 * self.log_det
 
     @property
     def mean_field_elbo(self) -> float:
@@ -145,34 +144,12 @@ class LinearModel:
         return float(np.sqrt(np.mean((residual / (1 - np.diag(hat))) ** 2)))
 
 
-def laplace_evidence(log_joint: float, hessian: Array) -> float:
-    r"""Return :math:`\log p(D, \hat w) + \frac{d}{2} \log 2\pi - \frac12 \log |H|`.
-
-    Parameters
-    ----------
-    log_joint
-        Log joint at its mode.
-    hessian
-        Hessian of the negative log joint there.
-    """
-    sign, log_det = np.linalg.slogdet(hessian)
-    if sign <= 0:
-        raise DataError("the Hessian is not positive definite: this is not a mode.")
-    return log_joint + 0.5 * len(hessian) * math.log(2 * math.pi) - 0.5 * float(log_det)
-
-
 def two_part_bits(model: LinearModel, resolution: float) -> float:
     r"""Return the bits of the two-part code: rounded weights, then the data given the weights.
 
     Weights are the posterior mean, rounded to multiples of :math:`2^{-k}`; a grid point costs minus
-    the logarithm of the prior probability of its cell. The best :math:`k` is encoded as well.
-
-    Parameters
-    ----------
-    model
-        Weights and noise.
-    resolution
-        Resolution of the data: the distance between two distinguishable values.
+    the logarithm of the prior probability of its cell. The best :math:`k` is encoded as well. The
+    resolution is the distance between two distinguishable values of the data.
     """
     lengths = []
     for exponent in EXPONENTS:
@@ -184,47 +161,29 @@ def two_part_bits(model: LinearModel, resolution: float) -> float:
         cell = stats.norm.cdf(-np.abs(z) + half) - stats.norm.cdf(-np.abs(z) - half)
         nats = -float(np.log(cell).sum()) - model.log_likelihood(rounded)
         lengths.append(nats / math.log(2))
-    return min(lengths) + math.log2(len(EXPONENTS)) + _data_bits(model, resolution)
+    return min(lengths) + math.log2(len(EXPONENTS)) - len(model.y) * math.log2(resolution)
 
 
 def prequential_bits(model: LinearModel, resolution: float, *, plug_in: bool) -> float:
     """Return the bits of the prequential code, which predicts every row from the previous rows.
 
-    Parameters
-    ----------
-    model
-        Weights and noise.
-    resolution
-        Resolution of the data: the distance between two distinguishable values.
-    plug_in
-        Whether predictions plug in the posterior mean. Otherwise they average over the
-        posterior, and the code length is that of the evidence.
+    Predictions plug in the posterior mean, or average over the posterior; then the code length is
+    that of the evidence.
     """
     nats = 0.0
     for row in range(len(model.y)):
-        seen = LinearModel(
-            model.features[:row],
-            model.y[:row],
-            model.prior_precision,
-            model.noise_precision,
-            model.prior_mean,
-        )
+        seen = replace(model, features=model.features[:row], y=model.y[:row])
         feature = model.features[row]
         variance = 1 / model.noise_precision
         if not plug_in:
             variance += float(feature @ np.linalg.solve(seen.precision, feature))
         nats -= float(stats.norm.logpdf(model.y[row], feature @ seen.mean, math.sqrt(variance)))
-    return nats / math.log(2) + _data_bits(model, resolution)
+    return code_bits(-nats, model, resolution)
 
 
 def code_bits(log_density: float, model: LinearModel, resolution: float) -> float:
     """Return the code length in bits for a log density of the data; an ELBO gives bits-back."""
-    return -log_density / math.log(2) + _data_bits(model, resolution)
-
-
-def _data_bits(model: LinearModel, resolution: float) -> float:
-    """Return the bits due to the resolution of the data."""
-    return -len(model.y) * math.log2(resolution)
+    return -log_density / math.log(2) - len(model.y) * math.log2(resolution)
 
 
 def best_noise_precision(features: Array, y: Array, prior_precision: ArrayLike) -> float:

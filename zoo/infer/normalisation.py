@@ -1,9 +1,9 @@
-"""Batch normalisation under a posterior: every draw of the weights has statistics of its own.
+"""Batch normalisation under a posterior: every draw of the weights has its own statistics.
 
-Running averages mix the statistics of all the draws that training went through, and fit none of
-them. So training and the ELBO use the statistics of the batch, and predictions those that a draw
-has on the training rows. Where the statistics themselves are random, as in `stochastic_batch_norm`,
-their law comes from the moments that they have over mini-batches.
+Running averages mix the statistics of all draws during training and fit none of them. Training and
+the ELBO therefore use the statistics of the batch, and predictions those of a draw on the training
+rows. Where the statistics themselves are random, as in `stochastic_batch_norm`, their distribution
+comes from their moments over mini-batches.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from guides.stochastic_batch_norm import Moments
+from zoo.infer.predict.draws import split_draws
 from zoo.network.bnn import BNN
 
 #: Training rows from which the statistics of a draw are taken.
@@ -21,7 +22,7 @@ STATISTICS_ROWS = 2048
 
 
 def tracked_layers(net: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
-    """Return the layers that keep running statistics, by name."""
+    """Return the layers with running statistics, by name."""
     return {
         name: module
         for name, module in net.named_modules()
@@ -30,13 +31,13 @@ def tracked_layers(net: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]
 
 
 def statistic_name(layer: str, statistic: str) -> str:
-    """Return the name of the buffer that holds the ``mean`` or the ``var`` of a layer."""
+    """Return the name of the buffer with the ``mean`` or the ``var`` of a layer."""
     return f"{layer}.running_{statistic}".lstrip(".")
 
 
 @contextlib.contextmanager
 def batch_statistics(net: nn.Module, *, momentum: float = 0.0) -> Iterator[None]:
-    """Normalise by the batch; with the default momentum running statistics stay as they are."""
+    """Normalise by the batch; with the default momentum running statistics do not change."""
     layers = tracked_layers(net)
     before = {name: (layer.training, layer.momentum) for name, layer in layers.items()}
     for layer in layers.values():
@@ -50,27 +51,17 @@ def batch_statistics(net: nn.Module, *, momentum: float = 0.0) -> Iterator[None]
 
 @torch.no_grad()
 def statistics_of_draws(model: BNN, slots: Mapping[str, Tensor], x: Tensor) -> dict[str, Tensor]:
-    """Return the statistics of every normalisation layer for every draw, draws in front.
+    """Return the statistics of every normalisation layer, with draws as the first dimension.
 
-    Parameters
-    ----------
-    model
-        Its network may hold no such layer, or have the statistics among the slots; then nothing is
-        returned.
-    slots
-        Draws of the weights.
-    x
-        Training rows; the first `STATISTICS_ROWS` are used.
+    They are computed from the first `STATISTICS_ROWS` of the training rows. The result is empty if
+    there is no such layer or if the statistics are slots.
     """
     if all(statistic_name(layer, "mean") in slots for layer in tracked_layers(model.net)):
         return {}
     model.eval()
     x = x[:STATISTICS_ROWS].to(next(iter(slots.values())).device)
-    with batch_statistics(model.net, momentum=1.0):  # the last batch is all that counts
-        collected = [
-            _statistics(model, {name: value[index] for name, value in slots.items()}, x)
-            for index in range(len(next(iter(slots.values()))))
-        ]
+    with batch_statistics(model.net, momentum=1.0):  # only the last batch counts
+        collected = [_statistics(model, draw, x) for draw in split_draws(slots)]
     return {name: torch.stack([draw[name] for draw in collected]) for name in collected[0]}
 
 
@@ -88,17 +79,10 @@ def _statistics(model: BNN, slots: Mapping[str, Tensor], x: Tensor) -> dict[str,
 def moments_of_batches(model: BNN, batches: Iterable[Tensor]) -> dict[str, Moments]:
     """Return the moments of every statistic over batches, by the name of its buffer.
 
-    Layers are normalised by the batch, as in training; everything else is as in prediction. Means
-    have their own moments, variances (with divisor n, as in the normalisation) those of their
-    logarithm. A variance below a layer's epsilon counts as that: what is added to it decides then.
-
-    Parameters
-    ----------
-    model
-        The model whose network is run.
-    batches
-        Rows of one batch each, of the size that training used: the smaller the batches, the more
-        their statistics vary.
+    Layers are normalised by the batch, as in training; everything else is as in prediction. For
+    variances (with divisor n, as in the normalisation) they are the moments of the logarithm; a
+    variance below a layer's epsilon, which is added to it, is replaced by the epsilon. Batches must
+    have the size used in training: statistics of smaller batches vary more.
     """
     layers = tracked_layers(model.net)
     moments = {statistic_name(n, s): Moments() for n in layers for s in ("mean", "var")}
@@ -121,7 +105,7 @@ def moments_of_batches(model: BNN, batches: Iterable[Tensor]) -> dict[str, Momen
 
 
 def _recorder(layer: nn.modules.batchnorm._BatchNorm, mean: Moments, log_variance: Moments) -> Any:
-    """Return a hook that takes in the statistics of what a layer is about to normalise."""
+    """Return a hook that updates moments with the statistics of a layer's inputs."""
 
     def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         x = inputs[0].double()

@@ -1,9 +1,9 @@
 """The private names of nutpie that the library uses: a density that is a C function.
 
-nutpie calls compiled densities of PyMC and Stan this way; its public interface takes a function in
-Python, which costs more than a small density itself (``benchmarks/nuts.py``). The public interface
-is used instead where a name is missing or takes other arguments, and with releases other than those
-that are known, because nothing in Python shows a change of what the C function is called with.
+nutpie calls compiled densities of PyMC and Stan this way. Its public interface takes a Python
+function, whose call takes longer than a small density itself (``benchmarks/nuts.py``). The public
+interface is the fallback if a name is missing or takes other arguments, and for unknown releases,
+because a change of the arguments of the C function cannot be detected from Python.
 """
 
 import ctypes
@@ -19,37 +19,20 @@ from zoo.infer.nuts.native import Native
 #: Releases of nutpie that call a C function with the arguments of `zoo.infer.nuts.native`.
 KNOWN_VERSIONS = ("0.16.",)
 
-#: What is raised where the private names differ.
+#: Errors of missing or changed private names.
 DIFFERS = (ImportError, AttributeError, TypeError, NotImplementedError)
 
-#: nutpie's signature of what turns a point into what is stored of it.
-_EXPAND = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_size_t,
-    ctypes.c_size_t,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-)
+#: nutpie's signature of the function that computes the stored values of a point.
+_EXPAND = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * 2, *[ctypes.c_void_p] * 3)
 
 
 def is_known() -> bool:
-    """Tell whether the installed release takes a C function the way it is given here."""
+    """Return whether the installed release is known to take a C function."""
     return version("nutpie").startswith(KNOWN_VERSIONS)
 
 
 def native_model(function: Native, start: NDArray[np.float64], tick: Callable[[], None]) -> Any:
-    """Return nutpie's model of a density that is a C function.
-
-    Parameters
-    ----------
-    function
-        The density.
-    start
-        Where the chain starts.
-    tick
-        Called after every draw.
-    """
+    """Return nutpie's model of a density; ``tick`` is called after every draw."""
     from nutpie import _lib
     from nutpie.sample import CompiledModel
 

@@ -1,12 +1,12 @@
-"""The private names of torch that the library uses, each with a public way to do the same.
+"""The private names of torch that the library uses, each with a public fallback.
 
-They are known to work with torch 2.13.0, and are kept for their speed, which
-``benchmarks/speed.py`` and ``benchmarks/nuts.py`` measure. A release in which one is missing or
-takes other arguments is noticed when it is first used:
+They are known to work with torch 2.13.0, and are used for their speed, which
+``benchmarks/speed.py`` and ``benchmarks/nuts.py`` measure. If a name is missing or takes other
+arguments in another release, the fallback is used:
 
 - The kernel of Adam is replaced by ``torch.optim.adam.adam``.
-- What needs Inductor raises `PrivateNameError`, and recorded operations are replayed one by one.
-- A density without access to the code that Inductor made is called from Python.
+- Without Inductor, `PrivateNameError` is raised and recorded operations are replayed one by one.
+- Without access to Inductor's code, a density is called from Python.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ KNOWN_VERSION = "2.13.0"
 
 
 class PrivateNameError(NotImplementedError):
-    """A private name of torch is missing, or is not what it was."""
+    """A private name of torch is missing or has changed."""
 
 
 @contextlib.contextmanager
 def _private_names() -> Iterator[None]:
-    """Turn what happens where private names differ into one error."""
+    """Turn the errors of missing or changed private names into one."""
     try:
         yield
     except (ImportError, AttributeError, TypeError, ValueError, KeyError, OSError) as error:
@@ -44,16 +44,23 @@ def _private_names() -> Iterator[None]:
         ) from error
 
 
-#: Updates parameters, from their gradients, and means, squares and the number of steps, in place;
-#: the numbers are learning rate, both decay rates and epsilon.
-AdamStep = Callable[
-    [list[Tensor], list[Tensor], list[Tensor], list[Tensor], Tensor, float, float, float, float],
-    None,
-]
+#: Parameters, gradients, first and second moments.
+AdamTensors = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
+#: Updates them in place, given the number of steps so far and the learning rate.
+AdamStep = Callable[[AdamTensors, Tensor, float], None]
+#: The published settings; further features of the kernel are not used.
+_ADAM: Any = {
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+    "amsgrad": False,
+    "maximize": False,
+}
 
 
 def fused_adam_step() -> AdamStep:
-    """Return an update of Adam: a single call of torch's kernel where that works.
+    """Return an Adam update: a single call of torch's kernel where that works.
 
     With the public function every parameter needs a counter of its own. It calls the same kernel,
     or takes several operations for each parameter if torch has no such kernel.
@@ -65,87 +72,31 @@ def fused_adam_step() -> AdamStep:
     return functools.partial(_public_step, fused=False)
 
 
-def _private_step(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    count: Tensor,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-) -> None:
+def _private_step(tensors: AdamTensors, count: Tensor, lr: float) -> None:
     count.add_(1)
-    torch._fused_adam_(
-        parameters,
-        gradients,
-        means,
-        squares,
-        [],
-        [count] * len(parameters),
-        lr=lr,
-        beta1=beta1,
-        beta2=beta2,
-        weight_decay=0.0,
-        eps=eps,
-        amsgrad=False,
-        maximize=False,
-    )
+    torch._fused_adam_(*tensors, [], [count] * len(tensors[0]), lr=lr, **_ADAM)
 
 
-def _public_step(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    count: Tensor,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    *,
-    fused: bool,
-) -> None:
-    adam(
-        parameters,
-        gradients,
-        means,
-        squares,
-        [],
-        [count.clone() for _ in parameters],
-        foreach=False,
-        fused=fused,
-        lr=lr,
-        beta1=beta1,
-        beta2=beta2,
-        weight_decay=0.0,
-        eps=eps,
-        amsgrad=False,
-        maximize=False,
-    )
+def _public_step(tensors: AdamTensors, count: Tensor, lr: float, *, fused: bool) -> None:
+    counts = [count.clone() for _ in tensors[0]]
+    adam(*tensors, [], counts, foreach=False, fused=fused, lr=lr, **_ADAM)
     count.add_(1)
 
 
 def _first_step_is_right(step: AdamStep) -> bool:
-    """Tell whether the first update moves a parameter by the learning rate."""
-    value, gradient, mean, square, count = (torch.full((1,), x) for x in (1.0, 2.0, 0.0, 0.0, 0.0))
+    """Return whether the first update moves a parameter by the learning rate."""
+    tensors: Any = [[torch.full((1,), x)] for x in (1.0, 2.0, 0.0, 0.0)]
     with torch.no_grad():
-        step([value], [gradient], [mean], [square], count[0], 0.5, 0.9, 0.9, 0.0)
-    return abs(float(value) - 0.5) < 1e-6
+        step(tensors, torch.tensor(0.0), 0.5)
+    return abs(float(tensors[0][0]) - 0.5) < 1e-6
 
 
 def compile_graph(
     graph: GraphModule, inputs: Sequence[Any], *, fallback_random: bool
 ) -> Callable[..., Any]:
-    """Compile a recorded graph with Inductor; nothing is run.
+    """Compile a recorded graph for inputs with Inductor, without running it.
 
-    Parameters
-    ----------
-    graph, inputs
-        The graph, and what it is to be called with.
-    fallback_random
-        Whether random numbers come from torch instead of Inductor's own generator.
+    With ``fallback_random``, random numbers come from torch instead of Inductor's own generator.
     """
     with torch.no_grad(), warnings.catch_warnings(), _private_names():
         warnings.simplefilter("ignore")  # the compiler's, about itself
@@ -157,13 +108,7 @@ def compile_graph(
 
 
 class InductorCode:
-    """A graph of one input compiled by Inductor, and access to the loops that it was made into.
-
-    Parameters
-    ----------
-    graph, example
-        The graph, and an input.
-    """
+    """A graph of one input compiled by Inductor, with access to its compiled loops."""
 
     def __init__(self, graph: GraphModule, example: Tensor) -> None:
         with warnings.catch_warnings(), torch.no_grad(), _private_names():
@@ -171,7 +116,7 @@ class InductorCode:
             self._run, self._code = _compile(graph, example)
 
     def __call__(self, point: Tensor) -> Any:
-        """Return what the graph returns, the way Inductor does it."""
+        """Return what the graph returns, as computed by Inductor."""
         with torch.no_grad():
             return self._run(point)
 
@@ -193,29 +138,39 @@ class InductorCode:
         return found
 
     @_private_names()
-    def run_loops(self, inputs: list[Tensor], loop: Callable[[Any, int, Any], Any]) -> Any:
-        """Run the code on its inputs, with a function in the place of every compiled loop.
+    def run_loops(
+        self,
+        inputs: list[Tensor],
+        loop: Callable[[Any, int, Any], Any],
+        operation: Callable[[Any, Sequence[Any], dict[str, Any]], None],
+    ) -> Any:
+        """Run the code on its inputs (see `inputs`), and observe what it calls.
 
-        Parameters
-        ----------
-        inputs
-            As `inputs` returns them, with a tensor for None.
-        loop
-            Given a loop, its address in memory, and the library to be kept alive as long as the
-            address is used, returns what is called with the tensors instead.
+        Every compiled loop is replaced by ``loop(function, address, library)``; the library must
+        stay loaded as long as the address is used. ``operation`` is called with every operation of
+        torch and its arguments before it runs.
         """
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Observer(TorchDispatchMode):
+            def __torch_dispatch__(
+                self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+            ) -> Any:
+                operation(func, args, kwargs or {})
+                return func(*args, **(kwargs or {}))
+
         call = self._code.current_callable
         known = dict(call.__func__.__globals__)
         for name, function in known.items():
             if name.startswith("cpp_fused"):
                 library = ctypes.CDLL(function.__self__.__file__)
                 known[name] = loop(function, address_of(library.kernel), library)
-        with torch.no_grad():
+        with torch.no_grad(), Observer():
             return types.FunctionType(call.__func__.__code__, known)(call.__self__, inputs)
 
 
 def _compile(graph: GraphModule, example: Tensor) -> tuple[Callable[[Tensor], Any], Any]:
-    """Return the compiled function, and Inductor's object within it that makes the calls."""
+    """Return the compiled function, and the object of Inductor that makes its calls."""
     from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -228,16 +183,15 @@ def _compile(graph: GraphModule, example: Tensor) -> tuple[Callable[[Tensor], An
         codes.append(inductor.compile_fx_inner(*args, **kwargs))
         return codes[-1]
 
-    # Inductor keeps what it made on disk, for the workers and for later runs, but only of a graph
-    # that comes with an environment of shapes. The cache of the layer above would hide the code
-    # that is looked for.
+    # Inductor caches its code on disk, for workers and for later runs, but only if the graph comes
+    # with an environment of shapes. The cache of the layer above would hide the code.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
     with tracing(TracingContext(shapes)), functorch.patch(enable_autograd_cache=False):
         run = inductor.compile_fx(
             graph,
             [example],
             inner_compile=compile_inner,
-            # Chains are what runs side by side. Sums in another order would change the draws.
+            # Chains run in parallel instead. Sums in another order would change the draws.
             config_patches={"cpp.threads": 1},
         )
     return run, codes[-1]
@@ -250,7 +204,7 @@ def load_source(source: str) -> Any:
 
 
 class Handle:
-    """A tensor as torch's C interface takes it."""
+    """A tensor in the form that torch's C interface takes."""
 
     @_private_names()
     def __init__(self, tensor: Tensor) -> None:
@@ -274,5 +228,5 @@ def _torch_library() -> ctypes.CDLL:
 
 
 def address_of(function: Any) -> int:
-    """Return where a C function is in memory."""
+    """Return the address of a C function."""
     return int(ctypes.cast(function, ctypes.c_void_p).value or 0)

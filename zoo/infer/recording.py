@@ -30,16 +30,10 @@ def cause_of(error: Exception) -> str:
 
 
 def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Callable[..., Any]:
-    """Run a function of tensors once, and return its operations as a function.
+    """Run a function once, and return its operations as a function, replayed or compiled.
 
-    Parameters
-    ----------
-    function
-        Takes tensors, or lists and mappings of them. Other tensors that it uses are constants.
-    *inputs
-        Example arguments; later arguments must have the same shapes.
-    backend
-        ``replay`` runs the recorded operations one by one, ``inductor`` compiles them.
+    The function takes tensors, or lists and mappings of them; other tensors that it uses are
+    constants. ``inputs`` are examples: later arguments must have the same shapes.
     """
     leaves = _leaves(inputs)
 
@@ -57,7 +51,7 @@ def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Call
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to what is inside nested tuples, lists and mappings, in their order."""
+    """Apply a function to the leaves of nested tuples, lists and mappings, in order."""
     if isinstance(value, Mapping):
         return {key: _mapped(function, item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -72,7 +66,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _compiled(graph: GraphModule, leaves: list[Any]) -> Callable[..., Any]:
-    """Compile a recorded graph, or return it as it is if torch is not the one that is known."""
+    """Compile a recorded graph, or return it if this release of torch is not supported."""
     # The generator of the CPU is fast; Inductor's own is made for GPUs.
     on_cpu = all(leaf.device.type == "cpu" for leaf in leaves if isinstance(leaf, Tensor))
     _keep_products_apart(graph)

@@ -58,22 +58,9 @@ def elbo_gains(
     Errors include the variation over draws and, if rows are subsampled, over rows. Values that
     overflow because of heavy tails are NaN.
 
-    Parameters
-    ----------
-    model, guide
-        The fit.
-    draws
-        Draws from the guide; at most the first `MAX_DRAWS` are used.
-    x, y
-        All training rows.
-    mode
-        How the network is run, see `zoo.infer.predict.outputs`.
-
-    Returns
-    -------
-    tuple or None
-        Two arrays of shape ``(moves, factors)``; None if the guide does not provide its medians or
-        is not closed under the moves.
+    Both have the shape ``(moves, factors)``. The result is None if the guide does not provide its
+    medians or is not closed under the moves. ``x`` and ``y`` are all training rows; at most the
+    first `MAX_DRAWS` draws are used.
     """
     if not _is_gaussian(guide):
         return None
@@ -100,17 +87,14 @@ def elbo_gains(
 
 
 def _is_gaussian(guide: Guide) -> bool:
-    """Tell whether all sites are normal in unconstrained space; a full-rank guide is."""
+    """Return whether all sites are normal in unconstrained space; a full-rank guide is."""
     parts = guide.by_name().values() if isinstance(guide, Composite) else [guide]
-    sites = [module for part in parts for module in part.modules() if hasattr(module, "log_scale")]
-    return all(isinstance(site, LocScale) for site in sites) and all(
-        _has_scales(part) for part in parts
+    scaled = [[m for m in part.modules() if hasattr(m, "log_scale")] for part in parts]
+    return all(isinstance(site, LocScale) for sites in scaled for site in sites) and all(
+        # Families with other parameters than locations and scales have none of either kind.
+        isinstance(part, FullRank) or any(isinstance(m, LocScale) for m in part.modules())
+        for part in parts
     )
-
-
-def _has_scales(part: Guide) -> bool:
-    """Tell families with other parameters than locations and scales apart."""
-    return isinstance(part, FullRank) or any(isinstance(m, LocScale) for m in part.modules())
 
 
 class _Density:

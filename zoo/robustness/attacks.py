@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from zoo.infer.predict.draws import log_predictive_density, observation_distribution
+from zoo.infer.predict.draws import log_predictive_density, observation_distribution, split_draws
 from zoo.infer.rng import seeded
 from zoo.network.bnn import BNN
 from zoo.network.slots import network_slots, structure_slots
@@ -36,25 +36,14 @@ def fgsm_direction(model: BNN, values: Mapping[str, Tensor], x: Tensor, y: Tenso
     .. math::
         d = \operatorname{sign} \nabla_x \left[-\log \frac1S \sum_s p(y \mid x, w_s)\right]
 
-    The attack targets the prediction, which is the average over draws, and not a single draw. The
-    attacked rows are :math:`x + \epsilon d`.
+    The attack targets the average prediction over draws. Attacked rows are :math:`x + \epsilon d`.
 
-    Parameters
-    ----------
-    model
-        The model.
-    values
-        Network values of the draws, with draws as the first dimension.
-    x, y
-        Rows and their true targets, on the device of the model.
+    The values have draws as the first dimension; ``y`` are the true targets.
 
-    References
-    ----------
     Goodfellow, Shlens and Szegedy (2015), *Explaining and Harnessing Adversarial Examples*.
     """
     model.eval()
-    num_draws = len(next(iter(values.values())))
-    draws = [{name: value[index] for name, value in values.items()} for index in range(num_draws)]
+    draws = split_draws(values)
     directions = []
     for rows, targets in zip(x.split(CHUNK_ROWS), y.split(CHUNK_ROWS), strict=True):
         rows = rows.detach().requires_grad_()
@@ -84,8 +73,7 @@ def _wrongness(observation: torch.distributions.Distribution, y: Tensor) -> Tens
     mixture = log_predictive_density(by_class)
     right = y.long().unsqueeze(-1)
     others = mixture.scatter(-1, right, -torch.inf).logsumexp(-1)
-    odds: Tensor = others - mixture.gather(-1, right).squeeze(-1)
-    return odds
+    return others - mixture.gather(-1, right).squeeze(-1)
 
 
 def network_values(model: BNN, values: Mapping[str, Tensor]) -> Values:

@@ -38,6 +38,8 @@ SCORES = ("accuracy", "rmse", "nll")
 
 Array = NDArray[Any]
 Scores = dict[str, float]
+#: Strengths, seeds over which scores are averaged, and changed arguments of `_Trial.at`.
+_Attack = tuple[Sequence[float], Sequence[int], Callable[[float, int], dict[str, Any]]]
 
 
 def robustness_of(
@@ -59,10 +61,8 @@ def robustness_of(
 
     Parameters
     ----------
-    fitted
-        The fit.
-    dataset
-        Its data.
+    fitted, dataset
+        The fit and its data.
     input_noise, parameter_noise
         Standard deviations of Gaussian noise on inputs, and on weights and biases.
     fgsm
@@ -92,40 +92,34 @@ def robustness_of(
     order = deletion_order(trial.model, trial.fitted.assembly.guide, ranking, seed=trial.seed(0))
     seeds = [trial.seed(index) for index in range(1, 1 + num_repeats)]
     direction = trial.fgsm_direction()
-    attacks: dict[str, tuple[Sequence[float], Callable[[float], list[Scores]]]] = {
+    model, values = trial.model, trial.values
+    attacks: dict[str, _Attack] = {
         "input_noise": (
             input_noise,
-            lambda s: [trial.at(noisy_inputs(trial.x, s, seed=seed)) for seed in seeds],
+            seeds,
+            lambda s, seed: {"x": noisy_inputs(trial.x, s, seed=seed)},
         ),
-        "fgsm": (fgsm, lambda s: [trial.at(trial.x + s * direction)]),
+        "fgsm": (fgsm, [0], lambda s, _: {"x": trial.x + s * direction}),
         "parameter_noise": (
             parameter_noise,
-            lambda s: [
-                trial.at(values=noisy_parameters(trial.model, trial.values, s, seed=seed))
-                for seed in seeds
-            ],
+            seeds,
+            lambda s, seed: {"values": noisy_parameters(model, values, s, seed=seed)},
         ),
-        "deletion": (
-            deletion,
-            lambda s: [trial.at(values=order.delete(trial.model, trial.values, s))],
-        ),
+        "deletion": (deletion, [0], lambda s, _: {"values": order.delete(model, values, s)}),
     }
-    if len(structure_slots(trial.model.net)) >= MIN_EDGES:
+    if len(structure_slots(model.net)) >= MIN_EDGES:
         attacks["cut_edges"] = (
             cut_edges,
-            lambda s: [
-                trial.at(values=without_edges(trial.model, trial.values, s, seed=seed))
-                for seed in seeds
-            ],
+            seeds,
+            lambda s, seed: {"values": without_edges(model, values, s, seed=seed)},
         )
     curves = xarray.Dataset(attrs=trial.attributes | {"ranking": order.ranking})
-    for name, (strengths, scores) in attacks.items():
+    for name, (strengths, repeats, change) in attacks.items():
         levels = _checked(name, strengths)
-        found = [_mean(scores(level)) for level in levels]
+        found = [_mean([trial.at(**change(s, seed)) for seed in repeats]) for s in levels]
         curves = curves.assign_coords({name: (name, np.array(levels))})
         for score in found[0] if found else ():
-            values = np.array([scores[score] for scores in found])
-            curves[f"{name}_{score}"] = ((name,), values)
+            curves[f"{name}_{score}"] = ((name,), np.array([scores[score] for scores in found]))
     return curves
 
 

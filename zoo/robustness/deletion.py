@@ -21,15 +21,7 @@ Ranking = Literal["auto", "method", "signal_to_noise", "magnitude"]
 
 @dataclass(frozen=True)
 class Deletion:
-    """An order of weights.
-
-    Attributes
-    ----------
-    ranking
-        The ranking.
-    scores
-        A score for every element of some slots; larger scores are deleted first.
-    """
+    """An order of weights: the elements with the largest scores are deleted first."""
 
     ranking: Ranking
     scores: dict[str, Tensor]
@@ -39,14 +31,7 @@ class Deletion:
     ) -> dict[str, Tensor]:
         """Return draws with a fraction of the ranked elements of all slots set to zero.
 
-        Parameters
-        ----------
-        model
-            The model of the draws; it holds the weights that are points.
-        values
-            Network values of the draws, with draws as the first dimension.
-        fraction
-            Fraction of the elements, from 0 to 1.
+        Weights that are points, and so have no draws, are taken from the model.
         """
         if not 0 <= fraction <= 1:
             raise CompressionError(f"the fraction to delete must be in [0, 1]. Got {fraction}.")
@@ -54,26 +39,20 @@ class Deletion:
         gone = torch.zeros_like(flat, dtype=torch.bool)
         order = flat.argsort(descending=True, stable=True)
         gone[order[: round(fraction * len(flat))]] = True
-        changed, start = {**network_values(model, values), **values}, 0
-        for name, score in self.scores.items():
-            mask = gone[start : start + score.numel()].reshape(score.shape)
-            changed[name] = changed[name].masked_fill(mask, 0.0)
-            start += score.numel()
-        return {**values, **{name: changed[name] for name in self.scores}}
+        masks = gone.split([score.numel() for score in self.scores.values()])
+        changed = {**network_values(model, values), **values}
+        deleted = {
+            name: changed[name].masked_fill(mask.reshape(score.shape), 0.0)
+            for (name, score), mask in zip(self.scores.items(), masks, strict=True)
+        }
+        return {**values, **deleted}
 
 
 @torch.no_grad()
 def deletion_order(model: BNN, guide: Guide, ranking: Ranking = "auto", *, seed: int) -> Deletion:
     """Rank the weights of a fitted model, or the multipliers that its method prunes instead.
 
-    Parameters
-    ----------
-    model, guide
-        A fitted model.
-    ranking
-        The ranking.
-    seed
-        Seed of the draws for moments without a closed form.
+    The seed is that of the draws for moments without a closed form.
     """
     if ranking not in get_args(Ranking):
         known = ", ".join(get_args(Ranking))

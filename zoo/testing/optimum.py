@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from guides.base import Guide
 from zoo.fit.build import create
-from zoo.infer.predict.draws import log_posterior_of, site_log_priors_of
+from zoo.infer.predict.draws import prior_of_one
 from zoo.infer.svi.loop import SVI
 from zoo.network.bnn import BNN
 from zoo.network.nets import mlp
@@ -78,8 +78,9 @@ def _elbo(model: BNN, guide: Guide, x: Tensor, y: Tensor) -> Callable[..., Tenso
 
         def forward(self) -> Tensor:
             sites = guide.draw(DRAWS)
-            log_q = log_posterior_of(guide, sites)
-            priors, slots = site_log_priors_of(model, sites)
+            log_q = torch.vmap(guide.log_density)(sites)
+            densities, slots = torch.vmap(lambda one: prior_of_one(model, one))(sites)
+            priors = torch.stack(list(densities.values())).sum(0)
             f = torch.vmap(lambda draw: model.evaluate(draw, x))(slots)
             likelihood = model.likelihood.distribution(f).log_prob(y).sum(-1)
             total: Tensor = (likelihood + priors - log_q).mean()

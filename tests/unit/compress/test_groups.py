@@ -14,8 +14,8 @@ from zoo.infer.pruning.groups import (
     SlotGroups,
     count_weights,
     group_view,
+    otsu_threshold,
 )
-from zoo.infer.pruning.threshold import otsu_threshold
 from zoo.network.nets import mlp
 
 

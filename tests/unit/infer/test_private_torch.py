@@ -148,7 +148,12 @@ def remove_code(monkeypatch):
     monkeypatch.setattr(private_torch, "_compile", lambda *given: (compiled(*given)[0], object()))
 
 
-@pytest.mark.parametrize("remove", [remove_loader, remove_code])
+def remove_observer(monkeypatch):
+    importlib.import_module("torch._inductor.compile_fx")  # torch itself needs the name for this
+    monkeypatch.delattr("torch.utils._python_dispatch.TorchDispatchMode")
+
+
+@pytest.mark.parametrize("remove", [remove_loader, remove_code, remove_observer])
 def test_without_a_part_of_the_c_function_python_calls_the_density(
     monkeypatch, native_draws, remove
 ):
@@ -207,9 +212,31 @@ def test_a_replayed_density_has_the_right_posterior(monkeypatch):
     assert (np.abs(gap) < 5 * row.sel(statistic="mcse_mean").values).all()
 
 
-#: Where private names may stand; those of batch norm and convolution are used everywhere.
+#: Files with private names; the base classes of batch norm and convolution are used everywhere.
 ALLOWED = {"private_torch.py", "private_nutpie.py"}
-PRIVATE = re.compile(r"\b(torch|nutpie)\._[a-z]|from nutpie import _|_make_sampler")
+PRIVATE = re.compile(
+    r"\b(torch|nutpie)(\.\w+)*\._(?!_)\w"  # torch._C, from torch.utils._pytree import tree_map
+    r"|^ *from (torch|nutpie)[.\w]* import .*\b_\w"  # from torch.utils import _pytree
+    r"|_make_sampler",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from torch.utils import _pytree as pytree",
+        "    from torch import Tensor, _C",
+        "from torch.utils._python_dispatch import TorchDispatchMode",
+        "import torch._inductor",
+        "torch._fused_adam_(values)",
+        "torch.utils._pytree.tree_map(f, x)",
+        "from nutpie import _lib",
+    ],
+)
+def test_private_names_are_recognised(line):
+    assert PRIVATE.search(f"import torch\n{line}\n")
+    assert not PRIVATE.search("from torch import Tensor\nfrom zoo import _private\ntorch.x(_a)\n")
 
 
 def test_private_names_stand_in_one_place():

@@ -1,7 +1,7 @@
 """One chain of a sampler, as a task that can be sent to another process.
 
 A task holds the density as a recorded graph, so that a worker needs neither Pyro nor the model, and
-the numbers that decide the draws: where it is run makes no difference to them.
+all settings and seeds: the draws are the same on every executor.
 """
 
 import contextlib
@@ -21,23 +21,23 @@ from torch.fx import GraphModule
 from zoo.errors import ZooError
 from zoo.infer import private_nutpie
 from zoo.infer.nuts.native import Native, Program
+from zoo.infer.recording import Backend
 from zoo.infer.rng import seeded
 from zoo.infer.tasks.running import Report
 
 Array = NDArray[np.float64]
 Engine = Literal["nutpie", "pyro"]
-Backend = Literal["inductor", "replay"]
 #: A function of one point that returns the log density and its gradient.
 ValueAndGradient = Callable[[Array], tuple[float, Array]]
 
-#: Half-width of the uniform jitter of initial points, and how often one is tried.
+#: Half-width of the uniform jitter of initial points, and number of attempts.
 JITTER = 1.0
 MAX_TRIES = 100
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the draws of a chain, besides density, initial point and seed."""
+    """Settings of a chain."""
 
     num_warmup: int = 1000
     num_samples: int = 1000
@@ -49,7 +49,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A recorded density, and how it is to be run; ``key`` tells one density from another."""
+    """A recorded density with its hash, and how it is run."""
 
     graph: GraphModule
     size: int
@@ -57,7 +57,7 @@ class Compiled:
     key: str
 
     def function(self) -> ValueAndGradient:
-        """Return the function, for one chain at a time; compiled once per process."""
+        """Return the function for one chain; it is compiled once per process."""
         if self.backend == "replay":
             return self._replay
         found = _PROGRAMS.get(self.key)
@@ -73,7 +73,7 @@ class Compiled:
         return value.item(), slope.detach().numpy()
 
 
-#: Compiled densities of this process; each holds its data, so only a few are kept.
+#: Compiled densities of this process. Each holds its data, so only a few are kept.
 _PROGRAMS: dict[str, Program] = {}
 MAX_PROGRAMS = 4
 
@@ -90,34 +90,17 @@ class Chain:
 
 def run_chain(
     density: Compiled | ValueAndGradient,
-    size: int,
-    centre: Array | None,
+    centre: Array,
     seed: int,
     settings: Settings,
-    report: Report | None,
+    report: Report | None = None,
 ) -> Chain:
-    """Run one chain.
-
-    Parameters
-    ----------
-    density
-        The recorded density, or any function of value and gradient.
-    size
-        Number of coordinates.
-    centre
-        Where the chain starts, up to jitter; zero by default.
-    seed
-        Seed of everything random in the chain.
-    settings
-        Lengths and options.
-    report
-        Told after every draw.
-    """
+    """Run one chain from a jittered centre; the number of draws is reported after each of them."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         function = density.function() if isinstance(density, Compiled) else density
-        start = initial_point(function, np.zeros(size) if centre is None else centre, seed)
+        start = initial_point(function, centre, seed)
         run = {"nutpie": _run_nutpie, "pyro": _run_pyro}[settings.engine]
         return run(function, start, seed, settings, report or (lambda done: None))
     finally:
@@ -125,13 +108,7 @@ def run_chain(
 
 
 def initial_point(function: ValueAndGradient, centre: Array, seed: int) -> Array:
-    """Return a jittered point at which density and gradient are finite.
-
-    Raises
-    ------
-    ZooError
-        If none is found.
-    """
+    """Return a jittered point at which density and gradient are finite."""
     rng = np.random.default_rng(seed)
     for _ in range(MAX_TRIES):
         point: Array = centre + rng.uniform(-JITTER, JITTER, len(centre))
@@ -145,7 +122,7 @@ def initial_point(function: ValueAndGradient, centre: Array, seed: int) -> Array
 
 
 class _Clock:
-    """CPU times of the draws, from which those of warm-up and sampling follow."""
+    """CPU times of all draws."""
 
     def __init__(self, settings: Settings, report: Report) -> None:
         self.settings, self.report = settings, report
@@ -167,7 +144,7 @@ class _NotFiniteError(ValueError):
     is_recoverable = True
 
 
-#: Names of nutpie's statistics, and what ArviZ calls them.
+#: Names of statistics in nutpie and in ArviZ.
 _STATISTICS = {
     "energy": "energy",
     "depth": "tree_depth",
@@ -214,7 +191,7 @@ def _run_nutpie(
 
 def _begin_nutpie(function: ValueAndGradient, start: Array, clock: _Clock, **options: Any) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of packages that it imports
+        warnings.simplefilter("ignore")  # from packages that it imports
         import nutpie
     if isinstance(function, Native) and private_nutpie.is_known():
         with contextlib.suppress(*private_nutpie.DIFFERS):
@@ -224,7 +201,7 @@ def _begin_nutpie(function: ValueAndGradient, start: Array, clock: _Clock, **opt
 
 
 def _python_model(function: ValueAndGradient, start: Array, clock: _Clock) -> Any:
-    """Return nutpie's model of a density that is called in Python."""
+    """Return nutpie's model of a density that is called from Python."""
     from nutpie.compiled_pyfunc import from_pyfunc
 
     def density(flat: Array) -> tuple[float, Array]:

@@ -1,8 +1,7 @@
 r"""The log joint density of any Pyro model as a function of one flat real vector.
 
-Samplers move in :math:`\mathbb{R}^d`. Every latent site :math:`i` gets a slice :math:`u_i` of the
-vector and a bijection :math:`z_i = T_i(u_i)` onto its support, and the density is that of
-:math:`u`:
+Every latent site :math:`i` has a slice :math:`u_i` of the vector and a bijection
+:math:`z_i = T_i(u_i)` onto its support. The density is that of :math:`u`:
 
 .. math:: \log p(u) = \log p(y, T(u)) + \sum_i \log |\det T_i'(u_i)|
 
@@ -35,7 +34,6 @@ from torch import Tensor, nn
 from torch.distributions import biject_to
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from zoo.errors import ZooError
 from zoo.infer.nuts.whitening import (
@@ -75,7 +73,7 @@ _Choice = Callable[[Mapping[str, Any], Mapping[str, Tensor]], Transform]
 
 
 class _FromFlat(Messenger):
-    """Gives latent sites the values that a flat vector stands for, and adds up the Jacobians."""
+    """Sets latent sites to the values of a flat vector, and adds up the log Jacobians."""
 
     def __init__(self, sites: Sequence[Site], flat: Tensor, choose: _Choice) -> None:
         super().__init__()
@@ -101,7 +99,7 @@ class _FromFlat(Messenger):
 
 
 class _ToFlat(Messenger):
-    """Gives latent sites their values, and notes the unconstrained ones."""
+    """Sets latent sites to given values, and collects the unconstrained values."""
 
     def __init__(self, values: Mapping[str, Tensor], choose: _Choice) -> None:
         super().__init__()
@@ -119,21 +117,10 @@ class _ToFlat(Messenger):
 class LogDensity:
     """The unconstrained log joint density of a Pyro model with continuous latent sites.
 
-    The model runs in float64: tensors among the arguments are converted, a model that is a module
-    is copied, converted and put in evaluation mode. Its parameters are constants, as are the data.
-
-    Parameters
-    ----------
-    model
-        Any Pyro model.
-    args, kwargs
-        What it is called with, the observations among them.
-
-    Raises
-    ------
-    ZooError
-        If a latent site is discrete, if data are subsampled, if there is no latent site, or if the
-        model cannot be run.
+    The model runs in float64: tensors in the arguments are converted; a model that is a module is
+    copied, converted and put in evaluation mode. Its parameters and the arguments, including the
+    observations, are constants. Models with discrete latent sites, with subsampled data or without
+    latent sites are refused.
     """
 
     def __init__(
@@ -145,14 +132,10 @@ class LogDensity:
         if isinstance(model, nn.Module):
             model = copy.deepcopy(model).double().eval().requires_grad_(False)
         self.model = model
-        self.args: tuple[Any, ...] = pytree.tree_map(_double, tuple(args))
-        self.kwargs: dict[str, Any] = pytree.tree_map(_double, dict(kwargs or {}))
+        self.args: tuple[Any, ...] = _double(tuple(args))
+        self.kwargs: dict[str, Any] = _double(dict(kwargs or {}))
         self._whitened: dict[str, tuple[Hint, Factor | None]] = {}
-        with self._running(), InitMessenger(_first_value):
-            trace = poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
-        #: The sites of the first run; what a hash of the model is made of.
-        self.trace = trace
-        self.sites = tuple(_latent_sites(trace))
+        self.sites = tuple(_latent_sites(self._trace_under(InitMessenger(_first_value))))
         self.size = sum(site.size for site in self.sites)
 
     @property
@@ -168,9 +151,16 @@ class LogDensity:
         handler = self._handler(flat)
         with self._running():
             with handler:
-                trace = poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
+                trace = self._trace()
             joint = trace.log_prob_sum()
         return joint + handler.log_jacobian, handler.values
+
+    def _trace(self) -> Any:
+        return poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
+
+    def _trace_under(self, handler: Messenger) -> Any:
+        with self._running(), handler:
+            return self._trace()
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
@@ -182,20 +172,12 @@ class LogDensity:
         except CANNOT as error:
             if isinstance(error, ZooError):
                 raise
-            raise _CannotRunError(
-                f"the model cannot be run in float64: {cause_of(error)}"
-            ) from error
+            raise ZooError(f"the model cannot be run in float64: {cause_of(error)}") from error
         finally:
             torch.set_default_dtype(default)
 
     def pack(self, values: Mapping[str, Any]) -> Tensor:
-        """Return the flat vector of constrained values by site.
-
-        Raises
-        ------
-        ZooError
-            If a site is missing, unknown, or of another shape.
-        """
+        """Return the flat vector of constrained values by site."""
         if set(values) != set(self.shapes):
             raise ZooError(
                 f"values are needed for the sites {sorted(self.shapes)}. Got {sorted(values)}."
@@ -215,8 +197,7 @@ class LogDensity:
         """Return constrained values by site; leading dimensions of ``flat`` are kept."""
         points = torch.as_tensor(flat, dtype=torch.float64)
         batch = points.shape[:-1]
-        rows = points.reshape(-1, self.size)
-        columns = self._constrain_rows(rows)
+        columns = self._constrain_rows(points.reshape(-1, self.size))
         return {
             name: column.reshape((*batch, *self.shapes[name])).numpy()
             for name, column in columns.items()
@@ -228,7 +209,7 @@ class LogDensity:
 
         with torch.no_grad():
             try:
-                # Recorded without what is not needed for the values: the likelihood.
+                # The recorded graph leaves out the likelihood, which the values do not need.
                 graph = _record(constrain, torch.zeros(self.size, dtype=torch.float64))
                 chunks = [torch.vmap(graph)(chunk) for chunk in rows.split(_CHUNK)]
                 return {s.name: torch.cat([c[s.name] for c in chunks]) for s in self.sites}
@@ -237,22 +218,17 @@ class LogDensity:
                 return {s.name: torch.stack([v[s.name] for v in singles]) for s in self.sites}
 
     def with_hints(self, hints: Mapping[str, Hint]) -> "LogDensity":
-        """Return the same density in other coordinates.
-
-        Parameters
-        ----------
-        hints
-            What the rest of the model says about normal sites; these are whitened, others not.
-        """
+        """Return the same density in other coordinates: sites with a hint are whitened."""
         factors = self._forms[1] if hints else {}
         other = copy.copy(self)
         other._whitened = {name: (hint, factors.get(name)) for name, hint in hints.items()}
         return other
 
     def hierarchical_normals(self) -> tuple[str, ...]:
-        """Return the normal sites whose spread depends on other latent sites, in either form.
+        """Return the hierarchical normal sites, centred or non-centred.
 
-        Those whose location or scale does, and those that the model multiplies by what does.
+        Their location or scale depends on other latent sites, or the model multiplies them by a
+        function of other latent sites.
         """
         moving, factors = self._forms
         return tuple(s.name for s in self.sites if s.name in moving or s.name in factors)
@@ -260,8 +236,10 @@ class LogDensity:
     @functools.cached_property
     def _forms(self) -> tuple[set[str], dict[str, Factor]]:
         """Centred hierarchical sites, and the factors of non-centred ones."""
-        plain, rng = self.with_hints({}), np.random.default_rng(0)
-        traces = [plain._trace_at(rng.uniform(-1, 1, self.size)) for _ in range(2)]
+        plain = self.with_hints({})
+        points = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (2, self.size)))
+        with torch.no_grad():
+            traces = [plain._trace_under(plain._handler(point)) for point in points]
         moving, fixed = set(), []
         for site in self.sites:
             first, second = (normal_base(trace.nodes[site.name]["fn"]) for trace in traces)
@@ -276,42 +254,27 @@ class LogDensity:
     def _find_factors(self, fixed: Sequence[str], example: Any) -> dict[str, Factor]:
         names = [site.name for site in self.sites]
 
-        def rest(*values: Tensor) -> Tensor:
+        def rest_density(*values: Tensor) -> Tensor:
             trace = self._trace_of(dict(zip(names, values, strict=True)))
             with self._running():
                 trace.compute_log_prob()
-            sites = ((name, trace.nodes[name]) for name in trace.nodes if name not in fixed)
-            return torch.stack(
-                [node["log_prob_sum"] for _, node in sites if node["type"] == "sample"]
-            ).sum()
+            rest = [node for name, node in trace.nodes.items() if name not in fixed]
+            return torch.stack([n["log_prob_sum"] for n in rest if n["type"] == "sample"]).sum()
 
         try:
-            graph = _record(rest, *(example.nodes[name]["value"] for name in names))
+            graph = _record(rest_density, *(example.nodes[name]["value"] for name in names))
         except CANNOT:
             return {}
         return find_factors(graph, names, fixed)
 
-    def _trace_of(self, values: Mapping[str, Tensor]) -> Any:
-        with self._running():
-            conditioned = poutine.condition(self.model, data=dict(values))
-            return poutine.trace(conditioned).get_trace(*self.args, **self.kwargs)
-
-    def _trace_at(self, flat: Array) -> Any:
-        with torch.no_grad(), self._running(), self._handler(torch.from_numpy(flat)):
-            return poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
+    def _trace_of(self, values: dict[str, Tensor]) -> Any:
+        return self._trace_under(poutine.condition(data=values))
 
     def estimate_hints(self, draws: Array, names: Sequence[str]) -> dict[str, Hint]:
-        """Estimate from draws what the rest of the model says about normal sites.
+        """Estimate hints for normal sites from draws, which are flat vectors, one per row.
 
-        See `zoo.infer.nuts.whitening.regress`, with gradients of the log joint in a site's value
-        without the site's own prior. If the model multiplies the site, it is about the product.
-
-        Parameters
-        ----------
-        draws
-            Flat vectors, one per row.
-        names
-            Normal sites.
+        The gradients given to `zoo.infer.nuts.whitening.regress` are those of the log joint without
+        the prior of the site. If the model multiplies the site, the hint is about the product.
         """
         factors = self._forms[1]
         points = self.unpack(draws)
@@ -359,7 +322,7 @@ class LogDensity:
             slope, (value, _) = gradient(flat)
             return value, slope
 
-        # Not at zero, where a density may happen to have a kink.
+        # Not at zero, where a density may have a kink.
         return _record(value_and_gradient, torch.full((self.size,), 0.1, dtype=torch.float64))
 
     def eager(self, flat: Array) -> tuple[float, Array]:
@@ -370,15 +333,11 @@ class LogDensity:
         return value.item(), slope.numpy()
 
 
-class _CannotRunError(ZooError):
-    """A model that fails when it is called; the message has the cause."""
-
-
 def _record(function: Callable[..., Any], *examples: Tensor) -> GraphModule:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, about what is being recorded
+        warnings.simplefilter("ignore")  # of torch about the recorded operations
         recorded = make_fx(function)(*examples)
-    # A plain graph: one that remembers how it was recorded cannot be read in another process.
+    # A plain graph: one with metadata of the recording cannot be unpickled in another process.
     plain = Graph()
     plain.output(plain.graph_copy(recorded.graph, {}))
     plain.eliminate_dead_code()
@@ -386,7 +345,7 @@ def _record(function: Callable[..., Any], *examples: Tensor) -> GraphModule:
 
 
 def _first_value(site: Mapping[str, Any]) -> Tensor:
-    """Draw a site from its prior. A flat one has no draws: any value of its support will do."""
+    """Draw a site from its prior, or return any value of its support if the prior is flat."""
     try:
         value: Tensor = site["fn"]()
     except NotImplementedError:
@@ -395,8 +354,8 @@ def _first_value(site: Mapping[str, Any]) -> Tensor:
     return value
 
 
-def _latent_sites(trace: Any) -> Iterator[Site]:
-    found = False
+def _latent_sites(trace: Any) -> list[Site]:
+    found = []
     for name, node in trace.nodes.items():
         if node["type"] != "sample":
             continue
@@ -416,15 +375,22 @@ def _latent_sites(trace: Any) -> Iterator[Site]:
                 f"latent site {name!r} ({type(node['fn']).__name__}) is discrete. Only continuous "
                 "sites have a gradient: sum it out in the model."
             )
-        found = True
-        shape = tuple(node["value"].shape)
-        flat_shape = tuple(biject_to(support).inverse_shape(node["value"].shape))
-        yield Site(name, shape, flat_shape, str(support))
+        shape = node["value"].shape
+        flat_shape = tuple(biject_to(support).inverse_shape(shape))
+        found.append(Site(name, tuple(shape), flat_shape, str(support)))
     if not found:
         raise ZooError("the model has no latent site: there is nothing to sample.")
+    return found
 
 
 def _double(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.is_floating_point():
-        return value.detach().double()
-    return value
+    """Convert floating-point tensors to float64, also in tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return value.detach().double() if value.is_floating_point() else value
+    if isinstance(value, dict):
+        converted = copy.copy(value)  # of the same class, for example an OrderedDict
+        converted.update({key: _double(item) for key, item in value.items()})
+        return converted
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple
+        return value._make(map(_double, value))
+    return type(value)(map(_double, value)) if type(value) in (tuple, list) else value

@@ -1,13 +1,13 @@
 """A recorded density as a C function, which a sampler calls without Python.
 
 Inductor turns a density into loops in C++, mostly a single function, which take a few
-microseconds on a small problem. It drives them from Python, which takes ten times as long: memory
-is allocated, arguments are checked, and results are converted. Shapes never change here, so all of
-this is the same in every call. It is done once while the calls of compiled code and the addresses
-of their arguments are noted, and a few lines of C repeat the calls on the same memory.
+microseconds on a small problem. It calls them from Python, which takes ten times as long: memory
+is allocated, arguments are checked, and results are converted. Shapes never change here, so this is
+done once, while the calls of compiled code and the addresses of their arguments are recorded. A few
+lines of C then repeat the calls on the same memory.
 
 Matrix products that Inductor leaves to torch are called through torch's own C interface. A density
-that needs other operations of torch cannot be had this way, and is called from Python.
+that needs other operations of torch is called from Python.
 """
 
 import ctypes
@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import GraphModule
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.infer.private_torch import (
     Handle,
@@ -35,8 +34,8 @@ from zoo.infer.private_torch import (
 Array = NDArray[np.float64]
 aten = torch.ops.aten
 
-#: Operations of torch that have a C interface, and what it is called. Its arguments are the result,
-#: the operands, and the numbers of the operation (by name, with their defaults).
+#: C functions of operations of torch. Their arguments are the result, the operands, and the named
+#: numbers, which are one by default.
 _TORCH_CALLS: dict[Any, tuple[str, tuple[str, ...]]] = {
     aten.mm.out: ("aoti_torch_cpu_mm_out", ()),
     aten.bmm.out: ("aoti_torch_cpu_bmm_out", ()),
@@ -46,7 +45,7 @@ _TORCH_CALLS: dict[Any, tuple[str, tuple[str, ...]]] = {
 
 
 class NotNativeError(RuntimeError):
-    """A density that only Python can call; the message says what is in the way."""
+    """A density that only Python can call; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +67,15 @@ class _Call:
         return f"if ({call}) return -1;" if self.returns_error else f"{call};"
 
 
-class _Recorder(TorchDispatchMode):
-    """Notes calls of compiled code while they are made, and keeps their arguments alive."""
+class _Recorder:
+    """Records the calls of compiled code, and keeps their arguments alive."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, kept: Sequence[Any]) -> None:
         self.calls: list[_Call] = []
-        self.kept: list[Any] = []
+        self.kept = list(kept)
 
     def loop(self, function: Any, address: int, library: Any) -> Callable[..., None]:
-        """Return a compiled loop of Inductor's that is noted when it is called."""
+        """Return a compiled loop that is recorded when it is called."""
 
         def call(*arguments: Any) -> None:
             if not all(isinstance(argument, Tensor) for argument in arguments):
@@ -88,30 +86,25 @@ class _Recorder(TorchDispatchMode):
 
         return call
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        """Note an operation of torch."""
-        if func not in _TORCH_CALLS:
-            raise NotNativeError(f"it calls {func}")
-        function, numbers = _TORCH_CALLS[func]
-        kwargs = kwargs or {}
-        tensors = [kwargs["out"], *args]
-        handles = [Handle(tensor) for tensor in tensors]
+    def operation(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Record an operation of torch."""
+        if function not in _TORCH_CALLS:
+            raise NotNativeError(f"it calls {function}")
+        name, numbers = _TORCH_CALLS[function]
+        handles = [Handle(tensor) for tensor in (kwargs["out"], *args)]
         self.kept += handles
         self.calls.append(
             _Call(
-                c_function(function),
+                c_function(name),
                 tuple(handle.address for handle in handles),
                 tuple(float(kwargs.get(number, 1.0)) for number in numbers),
                 returns_error=True,
             )
         )
-        return func(*args, **kwargs)
 
 
-#: What a sampler calls: nutpie's signature of a density. It returns 0, 1 where the density is not
-#: finite, which ends a trajectory, or -1 if something failed. ``m`` holds the addresses of the
+#: The density, with the signature that nutpie expects. It returns 0, or 1 if the density is not
+#: finite, which ends a trajectory, or -1 if an operation failed. ``m`` holds the addresses of the
 #: argument, of value and gradient, and of the calls.
 _SOURCE = """
 #include <cmath>
@@ -135,12 +128,9 @@ extern "C" int density(size_t n, const double* x, double* slope, double* value, 
 
 
 class Native:
-    """A density with memory of its own, which must not be called by two threads at a time.
+    """A density with its own memory, which must not be called by two threads at a time.
 
-    Attributes
-    ----------
-    address, memory
-        Addresses of the C function and of its last argument.
+    The C function is at ``address``; its last argument is ``memory``.
     """
 
     def __init__(
@@ -175,15 +165,7 @@ class Native:
 
 
 class Program:
-    """A recorded density, compiled.
-
-    Parameters
-    ----------
-    graph
-        Takes a flat vector; returns value and gradient.
-    size
-        Length of the vector.
-    """
+    """A compiled density: the graph maps a flat vector of a given size to value and gradient."""
 
     def __init__(self, graph: GraphModule, size: int) -> None:
         self.size = size
@@ -191,35 +173,31 @@ class Program:
         self._is_native = self._agrees()
 
     def __call__(self, flat: Array) -> tuple[float, Array]:
-        """Return value and gradient, the way Inductor does it."""
+        """Return value and gradient, as computed by Inductor."""
         value, slope = self._code(torch.from_numpy(flat))
         return value.item(), slope.detach().numpy()
 
     def function(self) -> "Native | Program":
-        """Return something that one chain can call."""
+        """Return the density as a function for one chain."""
         return self._native() if self._is_native else self
 
     def _agrees(self) -> bool:
-        """Tell whether there is a C function, and it gives the same numbers."""
+        """Return whether there is a C function with the same results."""
         try:
             native = self._native()
         except (NotNativeError, PrivateNameError):
             return False
-        points = (np.full(self.size, c) for c in (0.1, -0.3))
-        pairs = ((native(point), self(point)) for point in points)
-        return all(
-            np.array_equal(ours[0], theirs[0], equal_nan=True)
-            and np.array_equal(ours[1], theirs[1], equal_nan=True)
-            for ours, theirs in pairs
-        )
+        for point in (np.full(self.size, c) for c in (0.1, -0.3)):
+            for own, reference in zip(native(point), self(point), strict=True):
+                if not np.array_equal(np.asarray(own), np.asarray(reference), equal_nan=True):
+                    return False
+        return True
 
     def _native(self) -> Native:
         point = self._example()
         inputs = [point if value is None else value for value in self._inputs]
-        recorder = _Recorder()
-        recorder.kept += inputs
-        with recorder:
-            outputs = self._code.run_loops(inputs, recorder.loop)
+        recorder = _Recorder(inputs)
+        outputs = self._code.run_loops(inputs, recorder.loop, recorder.operation)
         value, slope = outputs
         for tensor in outputs:
             if tensor.dtype != torch.float64 or not tensor.is_contiguous():

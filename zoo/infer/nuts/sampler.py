@@ -1,14 +1,14 @@
 """Draws from the posterior of any Pyro model by the No-U-Turn sampler (Hoffman and Gelman 2014).
 
-The model's density is recorded and compiled (`zoo.infer.nuts.density`) and each chain is a task of
-an executor (`zoo.infer.nuts.chain`). The sampler is nutpie's, whose mass matrix is diagonal, or
-diagonal plus low rank, and adapted from draws and gradients; Pyro's own takes its place where
-nutpie is not installed. Learned correlations make every step dearer, and may or may not save steps:
-two more pilot chains tell.
+The density of the model is recorded and compiled (`zoo.infer.nuts.density`), and each chain is a
+task of an executor (`zoo.infer.nuts.chain`). The sampler is nutpie, whose mass matrix is diagonal,
+or diagonal plus low rank, and adapted from draws and gradients; Pyro's own sampler is used if
+nutpie is not installed. Learned correlations make every step more expensive and may save steps; two
+short trial chains decide.
 
-Hierarchical normal sites are sampled in coordinates that suit both few and many data: a short pilot
-chain in non-centred coordinates estimates what the data say about each element, and the
-parameterisation follows from it (`zoo.infer.nuts.whitening`). The posterior stays the same.
+Hierarchical normal sites are sampled in adapted coordinates: a short pilot chain in non-centred
+coordinates estimates what the data say about each element, and the parameterisation follows from it
+(`zoo.infer.nuts.whitening`). The posterior stays the same.
 """
 
 import hashlib
@@ -28,27 +28,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.errors import ConfigError
-from zoo.infer.nuts.chain import (
-    Backend,
-    Chain,
-    Compiled,
-    Engine,
-    Settings,
-    ValueAndGradient,
-    run_chain,
-)
+from zoo.infer.nuts.chain import Chain, Compiled, Engine, Settings, ValueAndGradient, run_chain
 from zoo.infer.nuts.density import LogDensity
 from zoo.infer.nuts.whitening import Hint
-from zoo.infer.recording import CANNOT, cause_of
+from zoo.infer.recording import CANNOT, Backend, cause_of
 from zoo.infer.tasks.executor import SerialExecutor
 from zoo.infer.tasks.running import run_tasks
 
-#: Warm-up and draws of the pilot chain, and how many of the draws are looked at.
+#: Warm-up and draws of the pilot chain, and number of draws used from it.
 PILOT_WARMUP = 500
 PILOT_SAMPLES = 200
 PILOT_ROWS = 100
-#: Warm-up and draws of the two chains that choose the mass matrix; how many times as efficient the
-#: one with correlations must be; and how many times as many draws must be to come.
+#: Warm-up and draws of the two chains that choose the mass matrix; required gain in efficiency by
+#: correlations; and smallest ratio of the draws of the run to those of the two chains.
 TRIAL_WARMUP = 300
 TRIAL_SAMPLES = 100
 TRIAL_GAIN = 1.1
@@ -66,11 +58,11 @@ class Draws:
     stats
         Sampler statistics under ArviZ's names, shape ``(chains, draws)``.
     warmup_seconds, sampling_seconds
-        CPU seconds, all chains together; pilot chains belong to the warm-up.
+        CPU seconds of all chains; pilot chains count as warm-up.
     compile_seconds
-        Wall seconds of recording and compiling.
+        Wall-clock seconds of recording and compiling.
     recipe
-        What the draws were made with.
+        Settings of the sampler.
     """
 
     values: dict[str, NDArray[Any]]
@@ -112,16 +104,16 @@ def sample_nuts(
     model
         Any Pyro model with continuous latent sites. Its parameters are constants.
     args, kwargs
-        What it is called with, the observations among them.
+        Its arguments, including the observations.
     num_chains, num_warmup, num_samples
-        Number of chains; draws per chain that adapt the sampler and are thrown away; draws kept.
+        Number of chains, and of warm-up draws and kept draws per chain.
     target_accept
-        Acceptance rate the step size is adapted to; higher is slower and diverges less.
+        Target acceptance rate; higher values are slower and diverge less.
     max_tree_depth
         A trajectory has at most two to this power steps.
     low_rank
-        Whether the mass matrix learns correlations (Pyro's engine: a dense one); by default if
-        that saves steps, and in short runs.
+        Whether the mass matrix learns correlations (a dense matrix with Pyro's engine); by default
+        if that saves steps, and in short runs.
     reparameterise
         Whether hierarchical normal sites are whitened.
     seed
@@ -129,13 +121,13 @@ def sample_nuts(
     engine
         ``nutpie`` or ``pyro``.
     executor
-        Where chains run: an executor or a name that `zoo.infer.tasks.executor.make_executor` knows.
+        Where chains run: an executor or a name for `zoo.infer.tasks.executor.make_executor`.
     progress_bar
-        Whether a bar is shown; by default on a terminal.
+        Whether to show a progress bar; by default on a terminal.
     init
-        Constrained values by site around which chains start, instead of unconstrained zero.
+        Constrained initial values by site, which are jittered; by default unconstrained zero.
     compiled
-        Whether the density is compiled; for a short run a replay is sooner done.
+        Whether to compile the density; a short run is faster without.
 
     Raises
     ------
@@ -152,9 +144,9 @@ def sample_nuts(
     )
     _check(settings, num_chains)
     density = LogDensity(model, args, kwargs)
-    run = _Run(density, settings, seed, progress_bar, compiled=compiled)
+    run = _Run(density, settings, num_chains, seed, init, "inductor" if compiled else "replay")
     return run.sample(
-        num_chains, executor, init, reparameterise=reparameterise, choose_matrix=low_rank is None
+        executor, progress_bar, reparameterise=reparameterise, choose_matrix=low_rank is None
     )
 
 
@@ -187,12 +179,10 @@ def _check(settings: Settings, num_chains: int) -> None:
 def compile_density(
     density: LogDensity, backend: Backend = "inductor"
 ) -> Compiled | ValueAndGradient:
-    """Record and compile a density; what cannot be is run as it is, with one warning.
+    """Record and compile a density.
 
-    Returns
-    -------
-    Compiled
-        Something that can be sent to another process, or a plain function that cannot.
+    If that fails, there is one warning, and the density is replayed, or run by Pyro as a plain
+    function, which cannot be sent to another process.
     """
     try:
         graph = density.capture()
@@ -203,8 +193,7 @@ def compile_density(
             stacklevel=2,
         )
         return density.eager
-    key = fingerprint(density, graph)
-    compiled = Compiled(graph, density.size, backend, key)
+    compiled = Compiled(graph, density.size, backend, fingerprint(density, graph))
     try:
         compiled.function()
     except CANNOT as error:
@@ -218,10 +207,7 @@ def compile_density(
 
 
 def fingerprint(density: LogDensity, graph: torch.fx.GraphModule) -> str:
-    """Return a hash of a density: its sites, operations, hyper-parameters and data.
-
-    It depends on what the model computes and not on how its source is written.
-    """
+    """Return a hash of sites, operations, hyper-parameters and data, not of the source code."""
     digest = hashlib.sha256(repr(density.sites).encode())
     digest.update(graph.code.encode())
     constants = [node.target for node in graph.graph.nodes if node.op == "get_attr"]
@@ -233,43 +219,33 @@ def fingerprint(density: LogDensity, graph: torch.fx.GraphModule) -> str:
     return digest.hexdigest()
 
 
+@dataclass
 class _Run:
-    """The steps of sampling one density."""
+    """Sampling of one density: pilot chain, trial chains, chains."""
 
-    def __init__(
-        self,
-        density: LogDensity,
-        settings: Settings,
-        seed: int,
-        progress_bar: bool | None,
-        *,
-        compiled: bool,
-    ) -> None:
-        self.backend: Backend = "inductor" if compiled else "replay"
-        self.density, self.settings, self.progress_bar = density, settings, progress_bar
-        self.seeds = np.random.SeedSequence(seed)
-        self.seed = seed
-        self.compile_seconds = 0.0
-        self.pilot_seconds = 0.0
+    density: LogDensity
+    settings: Settings
+    num_chains: int = 4
+    seed: int = 0
+    init: Mapping[str, Any] | None = None
+    backend: Backend = "inductor"
+    compile_seconds: float = 0.0
+    pilot_seconds: float = 0.0
 
     def sample(
         self,
-        num_chains: int,
         executor: Executor | str | None,
-        init: Mapping[str, Any] | None,
+        progress_bar: bool | None,
         *,
         reparameterise: bool,
         choose_matrix: bool,
     ) -> Draws:
-        pilot_seed, *seeds, trial_seed = (
-            int(child.generate_state(1)[0]) for child in self.seeds.spawn(num_chains + 2)
-        )
-        hints = self._hints(pilot_seed, init) if reparameterise else {}
+        children = np.random.SeedSequence(self.seed).spawn(self.num_chains + 2)
+        pilot_seed, *seeds, trial_seed = (int(child.generate_state(1)[0]) for child in children)
+        hints = self._hints(pilot_seed) if reparameterise else {}
         density = self.density.with_hints(hints)
-        function = self._compile(density)
-        centre = None if init is None else density.pack(init).numpy()
-        begin = partial(run_chain, function, density.size, centre)
-        if choose_matrix and self._is_worth_a_trial(num_chains):
+        function, begin = self._prepared(density)
+        if choose_matrix and self._is_worth_a_trial():
             self._choose_matrix(partial(begin, trial_seed))
         chains = run_tasks(
             [partial(begin, seed, self.settings) for seed in seeds],
@@ -277,10 +253,10 @@ class _Run:
             length=self.settings.num_warmup + self.settings.num_samples,
             unit="draw",
             description="NUTS",
-            progress_bar=self.progress_bar,
+            progress_bar=progress_bar,
         )
         recipe = asdict(self.settings) | {
-            "num_chains": num_chains,
+            "num_chains": self.num_chains,
             "seed": self.seed,
             "reparameterised": sorted(hints),
             "backend": function.backend if isinstance(function, Compiled) else "eager",
@@ -294,46 +270,48 @@ class _Run:
             recipe,
         )
 
-    def _compile(self, density: LogDensity) -> Compiled | ValueAndGradient:
+    def _prepared(
+        self, density: LogDensity
+    ) -> tuple[Compiled | ValueAndGradient, Callable[..., Chain]]:
+        """Return the compiled density, and a function that runs a chain."""
         started = time.perf_counter()
         function = compile_density(density, self.backend)
         self.compile_seconds += time.perf_counter() - started
-        return function
+        centre = np.zeros(density.size) if self.init is None else density.pack(self.init).numpy()
+        return function, partial(run_chain, function, centre)
 
-    def _hints(self, seed: int, init: Mapping[str, Any] | None) -> dict[str, Hint]:
+    def _hints(self, seed: int) -> dict[str, Hint]:
         names = self.density.hierarchical_normals()
         if not names:
             return {}
-        # In full shape, so that the compiler's work can be used again for the hints to come.
+        # In full shape, so that compiled code can be reused with the estimated hints.
         zeros = {n: torch.zeros(self.density.shapes[n], dtype=torch.float64) for n in names}
         density = self.density.with_hints({name: Hint(zero, zero) for name, zero in zeros.items()})
-        function = self._compile(density)
+        _, begin = self._prepared(density)
         settings = replace(self.settings, num_warmup=PILOT_WARMUP, num_samples=PILOT_SAMPLES)
-        centre = None if init is None else density.pack(init).numpy()
         started = time.process_time()
-        chain = run_chain(function, density.size, centre, seed, settings, None)
-        rows = chain.draws[:: PILOT_SAMPLES // PILOT_ROWS]
+        rows = begin(seed, settings).draws[:: PILOT_SAMPLES // PILOT_ROWS]
         hints = density.estimate_hints(rows, names)
         self.pilot_seconds += time.process_time() - started
         return hints
 
-    def _is_worth_a_trial(self, num_chains: int) -> bool:
-        to_come = num_chains * (self.settings.num_warmup + self.settings.num_samples)
+    def _is_worth_a_trial(self) -> bool:
+        num_draws = self.num_chains * (self.settings.num_warmup + self.settings.num_samples)
         return (
             self.settings.engine == "nutpie"
             and self.backend == "inductor"
-            and to_come >= TRIAL_WORTH * 2 * (TRIAL_WARMUP + TRIAL_SAMPLES)
+            and num_draws >= TRIAL_WORTH * 2 * (TRIAL_WARMUP + TRIAL_SAMPLES)
         )
 
-    def _choose_matrix(self, run: Callable[[Settings, None], Chain]) -> None:
-        """Let the mass matrix learn correlations if that makes draws worth more per step.
+    def _choose_matrix(self, run: Callable[[Settings], Chain]) -> None:
+        """Choose whether the mass matrix learns correlations by effective draws per step.
 
-        Steps are counted, and not seconds, which would make the draws depend on the machine.
+        Measured seconds would make the draws depend on the machine.
         """
         started = time.process_time()
         trial = replace(self.settings, num_warmup=TRIAL_WARMUP, num_samples=TRIAL_SAMPLES)
         low_rank, diagonal = (
-            _efficiency(run(replace(trial, low_rank=choice), None)) for choice in (True, False)
+            _efficiency(run(replace(trial, low_rank=choice))) for choice in (True, False)
         )
         self.settings = replace(self.settings, low_rank=low_rank >= TRIAL_GAIN * diagonal)
         self.pilot_seconds += time.process_time() - started

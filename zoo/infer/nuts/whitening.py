@@ -1,11 +1,10 @@
-r"""Coordinates in which a hierarchical normal site is easy to sample, whatever the data say.
+r"""Coordinates in which hierarchical normal sites are easy to sample.
 
-A site :math:`z \sim N(\mu, s^2)` with a random scale :math:`s` makes a funnel where the data say
-little about it, and its non-centred form :math:`z = \mu + s e`, :math:`e \sim N(0, 1)`, makes one
-where they say much. The coordinates here adapt to what a pilot chain has seen, for each element and
-for each value of the scale, and leave the posterior as it is. Both texts of a model come out the
-same: a standard normal site that is at once multiplied by other latent sites is recognised as the
-non-centred form (`find_factors`).
+A site :math:`z \sim N(\mu, s^2)` with a random scale :math:`s` has a funnel if the data say little
+about it; its non-centred form :math:`z = \mu + s e`, :math:`e \sim N(0, 1)`, has one if they say
+much. The coordinates here adapt to a pilot chain, for each element and for each value of the scale,
+and do not change the posterior. They are the same for both forms of a model: a standard normal site
+that is only multiplied by other latent sites is recognised as non-centred (`find_factors`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ aten = torch.ops.aten
 class Hint:
     r"""What the rest of a model says about a normal site, as a normal :math:`N(m, \lambda^{-1})`.
 
-    A precision of zero says nothing. Of a site that the model multiplies by a factor, it is said
+    A precision of zero means nothing. If the model multiplies the site by a factor, the hint is
     about the product.
     """
 
@@ -46,9 +45,9 @@ def site_transform(
         \qquad w = \lambda c^2 s^2,
 
     so that :math:`u` is a standard normal under :math:`N(z; \mu, s^2) N(cz; m, \lambda^{-1})`.
-    Where the prior is narrow this is the non-centred parameterisation, where the data are
-    informative the centred one (Papaspiliopoulos, Roberts and Sköld 2007), with all that is
-    between, for each element and each value of :math:`s` and :math:`c`.
+    This is the non-centred parameterisation where the prior is narrow, the centred one where the
+    data are informative (Papaspiliopoulos, Roberts and Sköld 2007), and between them otherwise, for
+    each element and each value of :math:`s` and :math:`c`.
     """
     normal = normal_base(distribution)
     if hint is None or normal is None:
@@ -61,14 +60,14 @@ def site_transform(
 
 
 def normal_base(distribution: Any) -> Normal | None:
-    """Return the normal distribution that a distribution is made of, if it is."""
+    """Return the normal distribution inside a distribution, if there is one."""
     while isinstance(distribution, Independent):
         distribution = distribution.base_dist
     return distribution if isinstance(distribution, Normal) else None
 
 
 def regress(values: Tensor, slopes: Tensor) -> Hint:
-    r"""Return the hint of draws, one per row, and gradients of the rest of the model at them.
+    r"""Return the hint from draws, one per row, and gradients of the rest of the model there.
 
     The regression of the gradient on the value has the slope :math:`-\lambda` and is zero at
     :math:`m`, element by element.
@@ -83,7 +82,7 @@ def regress(values: Tensor, slopes: Tensor) -> Hint:
 
 @dataclass(frozen=True)
 class Factor:
-    """What a model multiplies a site by: a function of earlier sites."""
+    """The function of earlier sites by which a model multiplies a site."""
 
     sites: tuple[str, ...]
     function: Callable[..., Tensor]
@@ -96,16 +95,10 @@ class Factor:
 def find_factors(
     graph: GraphModule, names: Sequence[str], candidates: Sequence[str]
 ) -> dict[str, Factor]:
-    """Find the sites that a model uses only as products with functions of earlier sites.
+    """Find the candidates that a model uses only as products with functions of earlier sites.
 
-    Parameters
-    ----------
-    graph
-        The recorded log density of all sites but the candidates, as a function of the sites.
-    names
-        The sites, in the order of the program and of the arguments of the graph.
-    candidates
-        The sites to look at.
+    The graph is the recorded log density of all sites but the candidates; its arguments are the
+    named sites, in the order of the program.
     """
     inputs = dict(zip(names, graph.graph.find_nodes(op="placeholder"), strict=True))
     found = {}
@@ -120,7 +113,7 @@ def find_factors(
 
 
 def _multipliers(node: Node) -> list[tuple[Node, bool]]:
-    """Return what a node is multiplied by, or divided by (True), before anything else is done."""
+    """Return the nodes that a node is first multiplied by, or divided by (True)."""
     shape = node.meta["val"].shape
     found: list[tuple[Node, bool]] = []
     while len(node.users) == 1:
@@ -148,7 +141,7 @@ def _ancestors(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _are_changed(nodes: set[Node]) -> bool:
-    """Tell whether one of the values is written to after it was computed."""
+    """Return whether one of the values is modified after it was computed."""
     return any(
         getattr(getattr(user.target, "_schema", None), "is_mutable", False)
         for node in nodes

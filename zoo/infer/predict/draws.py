@@ -1,6 +1,7 @@
 """Posterior draws and the posterior predictive distribution, vectorised over draws."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +26,9 @@ class Draws:
 
     Attributes
     ----------
-    sites
-        Latent sites of the model, with draws as the first dimension.
-    slots
-        Values of the network's slots computed from them, with draws as the first dimension.
+    sites, slots
+        Latent sites of the model, and values of the network's slots computed from them, with draws
+        as the first dimension.
     buffers
         Statistics of normalisation layers for the draws, see `zoo.infer.normalisation`.
     """
@@ -70,14 +70,19 @@ def draw_posterior(model: BNN, guide: Guide, num_samples: int, *, seed: int) -> 
 @torch.no_grad()
 def slots_of(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
     """Map draws of the latent sites, with draws as the first dimension, to values of the slots."""
+    return torch.vmap(lambda one: slots_of_one(model, one))(sites)
 
-    def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
-        with poutine.block(), poutine.condition(data=site_values):
-            return model.sample_slots()
 
-    with pyro.validation_enabled(False):
-        slots: dict[str, Tensor] = torch.vmap(one)(sites)
-    return slots
+def slots_of_one(model: BNN, sites: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Map one draw of the latent sites to values of the slots, with gradients."""
+    with pyro.validation_enabled(False), poutine.block(), poutine.condition(data=sites):
+        return model.sample_slots()
+
+
+def split_draws(values: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return the values of every draw; draws are the first dimension."""
+    num_draws = len(next(iter(values.values())))
+    return [{name: value[index] for name, value in values.items()} for index in range(num_draws)]
 
 
 @torch.no_grad()
@@ -119,10 +124,8 @@ class Prediction:
         uncertainty that more data would reduce. Variances for numbers and counts; for classes
         entropies in nats, where the epistemic part is the mutual information between class and
         weights.
-    probabilities
-        Class probabilities, shape ``(rows, classes)``; only for classes.
-    classes
-        Names of the classes.
+    probabilities, classes
+        Class probabilities, shape ``(rows, classes)``, and names of the classes; only for classes.
     """
 
     mean: Array
@@ -151,8 +154,7 @@ class Prediction:
         levels = np.atleast_1d(np.asarray(q, dtype=float))
         if not ((levels >= 0) & (levels <= 1)).all():
             raise ConfigError(f"quantiles are between 0 and 1. Got {q}.")
-        result: Array = np.quantile(self.samples, q, axis=0)
-        return result
+        return np.quantile(self.samples, q, axis=0)
 
 
 @torch.no_grad()
@@ -170,10 +172,8 @@ def predictive(
 
     Parameters
     ----------
-    model
-        The model, which provides the likelihood.
-    f
-        Outputs of shape ``(draws, rows, outputs)``.
+    model, f
+        The model, and outputs of shape ``(draws, rows, outputs)``.
     noise
         Draws of a Bayesian noise scale, shape ``(draws,)``, or None.
     seed
@@ -225,8 +225,7 @@ def class_probabilities(observation: torch.distributions.Distribution) -> Tensor
     if isinstance(observation, torch.distributions.Bernoulli):
         return torch.stack([1 - observation.probs, observation.probs], dim=-1)
     assert isinstance(observation, torch.distributions.Categorical)
-    probabilities: Tensor = observation.probs
-    return probabilities
+    return observation.probs
 
 
 @torch.no_grad()
@@ -242,8 +241,7 @@ def log_likelihood(model: BNN, f: Tensor, noise: Tensor | None, y: Tensor) -> Te
 
 def log_predictive_density(log_likelihoods: Tensor) -> Tensor:
     """Return the log of the average likelihood over draws, per row."""
-    density: Tensor = log_likelihoods.logsumexp(0) - math.log(len(log_likelihoods))
-    return density
+    return log_likelihoods.logsumexp(0) - math.log(len(log_likelihoods))
 
 
 def _entropy(probabilities: Tensor) -> Tensor:
@@ -252,50 +250,28 @@ def _entropy(probabilities: Tensor) -> Tensor:
 
 
 def _numpy(value: Tensor) -> Array:
-    result: Array = value.cpu().double().numpy()
-    return result
+    return value.cpu().double().numpy()
 
 
 @torch.no_grad()
 def site_log_priors(model: BNN, draws: Draws) -> dict[str, Tensor]:
     """Return the log prior density of every site, one number per draw."""
-
-    def one(site_values: dict[str, Tensor]) -> dict[str, Tensor]:
-        return _prior_trace(model, site_values)[0]
-
     with pyro.validation_enabled(False):
-        densities: dict[str, Tensor] = torch.vmap(one)(draws.sites)
-    return densities
+        return torch.vmap(lambda one: prior_of_one(model, one)[0])(draws.sites)
 
 
-def _prior_trace(
+def prior_of_one(
     model: BNN, sites: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the log prior of every site and the values of the slots, for one draw."""
-    slots: dict[str, Tensor] = {}
-
-    def run() -> None:
-        slots.update(model.sample_slots())
-
-    trace = poutine.trace(poutine.condition(run, data=sites)).get_trace()
+    """Return the log prior of every site and the values of the slots for one draw."""
+    trace = poutine.trace(poutine.condition(model.sample_slots, data=sites)).get_trace()
     trace.compute_log_prob()
-    return {name: trace.nodes[name]["log_prob_sum"] for name in sites}, slots
-
-
-def site_log_priors_of(model: BNN, sites: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the log prior of draws and the values of the slots, with gradients."""
-    densities, slots = torch.vmap(lambda one: _prior_trace(model, one))(sites)
-    return torch.stack(list(densities.values())).sum(0), slots
+    nodes: dict[str, Any] = dict(trace.nodes)
+    return {name: nodes[name]["log_prob_sum"] for name in sites}, nodes["_RETURN"]["value"]
 
 
 @torch.no_grad()
 def log_posterior(guide: Guide, draws: Draws) -> Tensor:
     """Return the log density of the guide, one number per draw."""
     with pyro.validation_enabled(False):
-        return log_posterior_of(guide, draws.sites)
-
-
-def log_posterior_of(guide: Guide, sites: dict[str, Tensor]) -> Tensor:
-    """Return the log density of the guide at values of its sites, with gradients."""
-    density: Tensor = torch.vmap(guide.log_density)(sites)
-    return density
+        return torch.vmap(guide.log_density)(draws.sites)

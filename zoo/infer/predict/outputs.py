@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from guides.base import Guide
 from guides.lazy import LazyReuseError, LocalReparameterization
 from zoo.errors import ConfigError
-from zoo.infer.recording import CANNOT, Backend, Mode, record
+from zoo.infer.predict.draws import split_draws
+from zoo.infer.recording import CANNOT, Backend, Mode, cause_of, record
 from zoo.infer.rng import seeded
 from zoo.network.bnn import BNN
 from zoo.network.slots import has_convolutions
@@ -41,18 +42,8 @@ def network_outputs(
 
     Every draw is one function, evaluated at all rows. Rows and draws are processed in chunks within
     a memory limit. A network that `torch.vmap` cannot handle is run draw by draw, with one warning.
-
-    Parameters
-    ----------
-    model
-        The model whose network is evaluated.
-    slots
-        Values of its slots, with draws as the first dimension.
-    x
-        Rows, on the device of the model.
-    mode
-        Whether calls may be recorded and replayed, or compiled (see `zoo.infer.svi.capture`); a
-        small number of calls is never recorded.
+    The slots have draws as the first dimension; the rows are on the device of the model. The mode
+    is whether calls may be recorded and replayed, or compiled; few calls are never recorded.
     """
     model.eval()
     values = {name: _channels_last(value) for name, value in slots.items()}
@@ -65,17 +56,15 @@ def network_outputs(
 
     def call(values: Values, rows: Tensor) -> Tensor:
         many = torch.vmap(lambda draw: model.outputs(draw, rows), chunk_size=chunk)
-        outputs: Tensor = many(values)
-        return outputs
+        return many(values)
 
     run = _captured(call, values, x, mode, math.ceil(len(x) / CHUNK_ROWS))
     return torch.cat([run(values, rows) for rows in x.split(CHUNK_ROWS)], dim=1)
 
 
 def _looped(model: BNN, values: Values, x: Tensor, mode: Mode) -> Tensor:
-    num_draws = len(next(iter(values.values())))
-    draws = [{name: v[index] for name, v in values.items()} for index in range(num_draws)]
-    num_calls = num_draws * math.ceil(len(x) / CHUNK_ROWS)
+    draws = split_draws(values)
+    num_calls = len(draws) * math.ceil(len(x) / CHUNK_ROWS)
     call = _captured(model.outputs, draws[0], x, mode, num_calls)
     chunks = [torch.stack([call(draw, rows) for draw in draws]) for rows in x.split(CHUNK_ROWS)]
     return torch.cat(chunks, dim=1)
@@ -93,9 +82,9 @@ def _captured(call: Call, values: Values, x: Tensor, mode: Mode, num_calls: int)
         backend: Backend = "inductor" if mode == "inductor" and is_long else "replay"
         recorded = record(call, values, rows, backend=backend)
     except CANNOT as error:
-        cause = next((line for line in str(error).splitlines() if line.strip()), "")
         warnings.warn(
-            f"predictions cannot be captured and run without capture: {cause}", stacklevel=4
+            f"predictions cannot be captured and run without capture: {cause_of(error)}",
+            stacklevel=4,
         )
         return call
     return lambda v, r: recorded(v, r) if r.shape == rows.shape else call(v, r)
@@ -157,17 +146,14 @@ def row_outputs(
 ) -> tuple[Tensor, Tensor | None]:
     """Return outputs with separate posterior draws for every row.
 
+    Their shape is ``(draws, rows, outputs)``. The noise of the likelihood, if it has one, has the
+    shape ``(draws, rows)``.
+
     A layer samples its outputs row by row (local reparameterization). For fully connected
     layers each row then has the same distribution as with its own draw of the weights. Rows are
     independent given sites that are not weights, such as the scales of a horseshoe, which are drawn
     once per draw and chunk. The outputs are more precise for averages over rows than joint draws,
     but have no correlations between rows.
-
-    Returns
-    -------
-    tuple
-        Outputs of shape ``(draws, rows, outputs)``, and the noise of shape ``(draws, rows)`` if the
-        likelihood has one.
     """
     if model.has_random_convolutions:
         raise ConfigError(
@@ -175,7 +161,6 @@ def row_outputs(
             "ignores their correlations. Use joint draws."
         )
     model.eval()
-    has_noise = "noise" in model.slots
 
     def draw(rows: Tensor) -> tuple[Tensor, Tensor]:
         trace = poutine.trace(LocalReparameterization()(guide.sample_sites)).get_trace()
@@ -184,14 +169,14 @@ def row_outputs(
         noise = values.get("noise", rows.new_zeros(()))
         return model.outputs(values, rows), noise.expand(len(rows))
 
-    outputs, noises = [], []
+    outputs: list[Tensor] = []
+    noises: list[Tensor] = []
     with pyro.validation_enabled(False), seeded(seed, x.device):
         for rows in x.split(CHUNK_ROWS):
             try:
                 draws = [draw(rows) for _ in range(num_samples)]
             except LazyReuseError as error:
                 raise ConfigError(f"draws per row are not possible: {error}") from None
-            outputs.append(torch.stack([f for f, _ in draws]))
-            if has_noise:
-                noises.append(torch.stack([noise for _, noise in draws]))
-    return torch.cat(outputs, dim=1), torch.cat(noises, dim=1) if has_noise else None
+            for chunks, parts in zip((outputs, noises), zip(*draws, strict=True), strict=True):
+                chunks.append(torch.stack(parts))
+    return torch.cat(outputs, 1), torch.cat(noises, 1) if "noise" in model.slots else None

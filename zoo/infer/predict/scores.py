@@ -49,14 +49,9 @@ def crps(samples: Array, y: Array) -> float:
 
     with the unbiased estimator of the second term from sorted samples.
 
-    Gneiting and Raftery (2007), *Strictly Proper Scoring Rules, Prediction, and Estimation*.
+    The samples have the shape ``(draws, rows)``, with at least two draws.
 
-    Parameters
-    ----------
-    samples
-        Draws of the prediction, shape ``(draws, rows)``; at least two draws.
-    y
-        Observations.
+    Gneiting and Raftery (2007), *Strictly Proper Scoring Rules, Prediction, and Estimation*.
     """
     count = len(samples)
     ordered = np.sort(samples, axis=0)

@@ -21,14 +21,8 @@ from zoo.network.bnn import BNN
 class QuantizedView:
     """The quantized weights of a fit.
 
-    Attributes
-    ----------
-    means
-        Posterior centre of every slot: the network before quantization.
-    codes
-        The slots with a codebook, with code words instead of weights.
-    codebooks
-        The code words of these slots.
+    ``means`` are the posterior medians of all slots, the network before quantization; ``codes`` the
+    quantized weights of the slots with a codebook; ``codebooks`` their code words.
     """
 
     means: Mapping[str, Tensor]
@@ -43,18 +37,18 @@ class QuantizedView:
     @property
     def nonzero_percent(self) -> float:
         """Percentage of nonzero quantized weights."""
-        total = sum(code.numel() for code in self.codes.values())
-        return 100.0 * sum(int(code.count_nonzero()) for code in self.codes.values()) / total
+        nonzero = sum(int(code.count_nonzero()) for code in self.codes.values())
+        return 100.0 * nonzero / self._num_codes
 
     @property
     def bits(self) -> float:
         """Bits per quantized weight, stored as the index of its code word."""
-        total = sum(code.numel() for code in self.codes.values())
-        stored = sum(
-            code.numel() * math.ceil(math.log2(len(self.codebooks[name])))
-            for name, code in self.codes.items()
-        )
-        return stored / total
+        bits = {name: math.ceil(math.log2(len(words))) for name, words in self.codebooks.items()}
+        return sum(code.numel() * bits[n] for n, code in self.codes.items()) / self._num_codes
+
+    @property
+    def _num_codes(self) -> int:
+        return sum(code.numel() for code in self.codes.values())
 
     def network(self, net: nn.Module) -> nn.Module:
         """Return a copy of a network with these weights."""

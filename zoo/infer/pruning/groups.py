@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from guides.base import Composite, Guide
-from zoo.infer.pruning.threshold import otsu_threshold
 from zoo.network.bnn import BNN
 
 #: Largest loss of training log density per row by pruning; beyond it thresholds are relaxed.
@@ -41,16 +40,9 @@ class PrunableGuide(Protocol):
 
 @dataclass(frozen=True)
 class SlotGroups:
-    """The groups of one slot.
+    """The scores of the groups of one slot; groups with scores above the threshold are pruned.
 
-    Attributes
-    ----------
-    scores
-        Score of each group; larger scores mean more noise.
-    threshold
-        Groups with larger scores are pruned.
-    group_shape
-        Shape of one number per group, broadcastable with the weights.
+    ``group_shape`` is the shape of one number per group, broadcastable with the weights.
     """
 
     scores: NDArray[np.floating]
@@ -132,16 +124,9 @@ def group_view(
 ) -> GroupView:
     """Split the groups of every slot into signal and noise.
 
-    Parameters
-    ----------
-    model, guide
-        A fitted model.
-    x
-        A few rows of data; only their shape matters.
-    score
-        Returns the training log density per row for a view (None: nothing pruned). If given,
-        thresholds that cost more than `TOLERATED_LOSS` are relaxed step by step: even a clear split
-        of the scores can prune groups that the network needs.
+    Only the shape of the rows ``x`` matters. ``score`` returns the training log density per row for
+    a view (None: nothing pruned). If given, thresholds that cost more than `TOLERATED_LOSS` are
+    relaxed step by step: even a clear split of the scores can prune groups that the network needs.
     """
     parts = prunable_parts(guide)
     scores = {name: part.group_scores().detach().cpu().numpy() for name, part in parts.items()}
@@ -176,6 +161,24 @@ def method_threshold(part: PrunableGuide, scores: NDArray[np.floating]) -> float
     """Return the threshold of a method, or one that splits the scores into two clusters."""
     published: float | None = getattr(part, "default_threshold", None)
     return otsu_threshold(scores) if published is None else published
+
+
+def otsu_threshold(scores: NDArray[np.floating]) -> float:
+    """Return the threshold that splits scores into the two most compact clusters.
+
+    Among all splits of the sorted scores it minimises the variance within the two sides (Otsu,
+    1979); the threshold lies in the middle of the gap. Unlike the largest gap, this is robust to a
+    single outlier.
+    """
+    ordered = np.sort(np.asarray(scores, dtype=float))
+    if len(ordered) < 2 or ordered[0] == ordered[-1]:
+        return float("inf")
+    count = np.arange(1, len(ordered))
+    total, cumulative = ordered.sum(), ordered.cumsum()[:-1]
+    low, high = cumulative / count, (total - cumulative) / (len(ordered) - count)
+    between = count * (len(ordered) - count) * (high - low) ** 2
+    best = int(between.argmax())
+    return float((ordered[best] + ordered[best + 1]) / 2)
 
 
 def _relax(threshold: float, highest: float, share: float) -> float:

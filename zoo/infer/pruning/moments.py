@@ -1,6 +1,5 @@
 """Values of the slots of a compressed network: posterior means or code words."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -37,14 +36,9 @@ class CodebookPrior(Protocol):
 
 @dataclass(frozen=True)
 class SlotMoments:
-    """Centre and spread of every slot, in float64.
+    """Value of every slot in a compressed network, and posterior variances, in float64.
 
-    Attributes
-    ----------
-    means
-        Value of every slot in a compressed network.
-    variances
-        Posterior variances of the slots that have any.
+    Slots on code words have no variances.
     """
 
     means: dict[str, Tensor] = field(default_factory=dict)
@@ -53,25 +47,17 @@ class SlotMoments:
 
 @torch.no_grad()
 def slot_moments(model: BNN, guide: Guide, *, seed: int) -> SlotMoments:
-    """Return means and variances of all slots, from draws if there is no closed form.
-
-    Parameters
-    ----------
-    model, guide
-        A fitted model.
-    seed
-        Seed of the draws.
-    """
+    """Return means and variances of all slots, from draws if there is no closed form."""
     parts = guide_parts(guide)
     found = SlotMoments()
-    for name in model.slots:
-        codes = _code_words(model, name, parts)
-        if codes is not None:
-            found.means[name] = codes.double()
+    for name in filter(parts.__contains__, model.slots):
+        prior: object = model.prior(name)
+        if isinstance(prior, CodebookPrior):
+            found.means[name] = prior.quantized(parts[name]).double()
             continue
-        moments = _in_closed_form(name, parts)
+        moments = _in_closed_form(name, parts[name])
         if moments is not None:
-            found.means[name], found.variances[name] = moments
+            found.means[name], found.variances[name] = (m.double() for m in moments)
     missing = [name for name in model.slots if name not in found.means]
     if missing:
         slots = draw_posterior(model, guide, MOMENT_DRAWS, seed=seed).slots
@@ -81,24 +67,11 @@ def slot_moments(model: BNN, guide: Guide, *, seed: int) -> SlotMoments:
     return found
 
 
-def _code_words(model: BNN, name: str, parts: Mapping[str, object]) -> Tensor | None:
-    prior: object = model.prior(name)
-    if name in parts and isinstance(prior, CodebookPrior):
-        return prior.quantized(parts[name])
-    return None
-
-
-def _in_closed_form(name: str, parts: Mapping[str, object]) -> tuple[Tensor, Tensor] | None:
-    part = parts.get(name)
+def _in_closed_form(name: str, part: Guide) -> tuple[Tensor, Tensor] | None:
     if isinstance(part, MomentGuide):
-        mean, variance = part.weight_moments()
-        return mean.double(), variance.double()
-    distribution = part.distributions().get(name) if isinstance(part, Guide) else None
+        return part.weight_moments()
+    distribution = part.distributions().get(name)
     try:
-        return None if distribution is None else _moments(distribution)
+        return None if distribution is None else (distribution.mean, distribution.variance)
     except NotImplementedError:
         return None
-
-
-def _moments(distribution: Any) -> tuple[Tensor, Tensor]:
-    return distribution.mean.double(), distribution.variance.double()

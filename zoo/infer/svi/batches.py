@@ -1,4 +1,4 @@
-"""Mini-batches on the device without stalling it."""
+"""Mini-batches on the device, copied while it computes."""
 
 import itertools
 from collections.abc import Iterator
@@ -19,20 +19,9 @@ class NoArguments:
 class Batches:
     """The mini-batch of every step, which depends only on the seed and the step.
 
-    Rows on the device are selected there, with one permutation copied per epoch. Rows
-    on the host are gathered into page-locked memory and copied while the device computes
-    the previous batch.
-
-    Parameters
-    ----------
-    x, y
-        All training rows.
-    batch_size
-        Rows per batch; the last one of an epoch may be smaller.
-    seed
-        Seed of the order of the rows.
-    device
-        Device of the batches; by default that of the rows.
+    The last batch of an epoch may be smaller. Rows on the device, by default that of the rows, are
+    selected there, with one permutation copied per epoch. Rows on the host are gathered into
+    page-locked memory and copied while the device computes the previous batch.
     """
 
     def __init__(
@@ -82,7 +71,5 @@ class Batches:
         rows = self.rows(step)
         pinned = self.x[rows].pin_memory(), self.y[rows].pin_memory()
         with torch.cuda.stream(self._stream):
-            return (
-                pinned[0].to(self.device, non_blocking=True),
-                pinned[1].to(self.device, non_blocking=True),
-            )
+            x, y = (part.to(self.device, non_blocking=True) for part in pinned)
+            return x, y

@@ -1,12 +1,9 @@
 """Capture: one step of inference as a flat graph, replayed without Pyro.
 
-Model, guide, ELBO and autograd are run once under `make_fx`; later steps replay the operations that
-were recorded, eagerly or through Inductor. What changes during training must be an input:
-parameters, buffers (the weight of the KL among them) and the batch are; a Python number would be
-baked in. A new shape of the batch, such as a smaller last one, is captured anew.
-
-An eager replay runs the same operations in the same order with the same random numbers, so its
-result is that of the uncaptured step to the last bit. Inductor rounds differently.
+Model, guide, ELBO and autograd are recorded once (`zoo.infer.recording`). Everything that changes
+during training must be an input: parameters, buffers (including the weight of the KL) and the
+batch; a Python number would be a constant. Each new shape of the batch, such as a smaller last one,
+is captured separately.
 """
 
 import statistics
@@ -24,15 +21,7 @@ from zoo.infer.svi.objective import Objective
 
 
 class CapturedObjective:
-    """Loss and gradients of an objective from recorded graphs, one for each shape of the batch.
-
-    Parameters
-    ----------
-    objective
-        What to capture.
-    backend
-        See `zoo.infer.recording.record`.
-    """
+    """Loss and gradients of an objective from recorded graphs, one for each shape of the batch."""
 
     def __init__(self, objective: Objective, backend: Backend = "replay") -> None:
         self.objective = objective
@@ -71,24 +60,17 @@ class CapturedObjective:
         return [loss.detach(), *gradients]
 
 
-#: Steps that ``auto`` times before it decides, and steps that must be left to make it worth while.
+#: Steps that ``auto`` times before it decides, and smallest number of steps for a capture.
 TIMED_STEPS = 20
 WORTH_STEPS = 200
 
 
 class GradientStep:
-    """Computes loss and gradients, from a captured graph where that pays.
+    """Computes loss and gradients, from a captured graph where that is faster.
 
-    Parameters
-    ----------
-    objective
-        The objective to differentiate.
-    mode
-        ``off``; ``replay`` or ``inductor`` from the first step; ``auto`` times a few steps of each
-        and keeps the faster of no capture and replay, whose results are the same to the last bit
-        (whether to compile is decided before, see `zoo.infer.svi.mode`).
-    num_steps
-        Steps that are to come: a short run never waits for a capture.
+    The modes ``replay`` and ``inductor`` capture from the first step, ``off`` never. ``auto`` times
+    a few steps without capture and with replay, which are bitwise equal, and keeps the faster,
+    unless few steps remain. Whether to compile is decided before, see `zoo.infer.svi.mode`.
     """
 
     def __init__(self, objective: Objective, mode: Mode, num_steps: int) -> None:
@@ -116,7 +98,7 @@ class GradientStep:
             except CANNOT as error:
                 self.captured, self._undecided = None, False
                 warnings.warn(
-                    f"the step cannot be captured and is run as it is: {cause_of(error)}",
+                    f"the step cannot be captured and runs without capture: {cause_of(error)}",
                     stacklevel=4,
                 )
         for parameter in self._parameters:

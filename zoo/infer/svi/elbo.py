@@ -1,8 +1,8 @@
-"""`MeanFieldELBO`: Pyro's estimator without the work whose result is thrown away.
+"""`MeanFieldELBO`: Pyro's estimator without unused computations.
 
-Stock `TraceMeanField_ELBO` computes the log density and score of every weight and does not use them
-where the KL is analytic, validates every step, and reads the loss back from the device. The value
-and the gradients have the same expectation here; a contract check compares them.
+Stock `TraceMeanField_ELBO` computes the log density and score of every weight, which it does not
+use where the KL is analytic, validates every step, and reads the loss back from the device. Value
+and gradients have the same expectation here; a contract check compares them.
 """
 
 from typing import Any
@@ -10,25 +10,22 @@ from typing import Any
 import pyro
 import pyro.poutine as poutine
 import torch
+from pyro.distributions import Delta
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
+from torch.distributions import Independent, kl_divergence
 
 from guides.lazy import LazySample, LocalReparameterization
 from guides.log_scale_normal import summed_kl
-from zoo.infer.svi.divergence import closed_form
+from guides.point import Point
 
 
 class MeanFieldELBO(TraceMeanField_ELBO):
-    """Negative ELBO with analytic KLs, as `TraceMeanField_ELBO`; `check` runs Pyro's validation.
+    """Negative ELBO with analytic KLs and the options of `TraceMeanField_ELBO`.
 
-    Parameters
-    ----------
-    local
-        Whether the guide's Normal sites are integrated out at the layer (see `guides.lazy`).
-    **options
-        As for `TraceMeanField_ELBO`.
+    With ``local``, the guide's Normal sites are integrated out at the layer (see `guides.lazy`).
     """
 
     def __init__(self, *, local: bool = False, **options: Any) -> None:
@@ -48,19 +45,8 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             ]
         return torch.stack(particles).mean() if len(particles) > 1 else particles[0]
 
-    def loss(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Return the loss as a number."""
-        with torch.no_grad():
-            return float(self.differentiable_loss(model, guide, *args, **kwargs))
-
-    def loss_and_grads(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> float:
-        """Return the loss as a number, and leave its gradients in the parameters."""
-        loss = self.differentiable_loss(model, guide, *args, **kwargs)
-        loss.backward(retain_graph=self.retain_graph)
-        return float(loss.detach())
-
     def check(self, model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
-        """Run stock Pyro once with all its checks, and leave the random numbers alone."""
+        """Run stock Pyro once with all its checks, without changing the random state."""
         stock = TraceMeanField_ELBO(
             num_particles=self.num_particles,
             max_plate_nesting=self.max_plate_nesting,
@@ -88,6 +74,23 @@ class MeanFieldELBO(TraceMeanField_ELBO):
             if site["type"] == "sample" and name not in sites:  # auxiliary
                 terms.append(_log_density(site, site["value"]))
         return torch.stack(terms).sum()
+
+
+def closed_form(posterior: Any, prior: Any) -> Tensor | None:
+    r"""Return the divergence of a site's posterior from its prior; None without a closed form.
+
+    Then the objective uses :math:`\log q(z) - \log p(z)` at the draw. A `Delta` has none, because
+    autoguides give it a density :math:`-\log |\det T'|`, which Pyro's closed form leaves out.
+    """
+    base = posterior
+    while isinstance(base, Independent):
+        base = base.base_dist
+    if isinstance(base, Delta) and not isinstance(base, Point):
+        return None
+    try:
+        return kl_divergence(posterior, prior)
+    except NotImplementedError:
+        return None
 
 
 def _divergence(prior: Any, posterior: Any) -> Tensor:

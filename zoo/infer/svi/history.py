@@ -9,13 +9,6 @@ class History:
     Separate tensors would be allocated between the large blocks of a step and keep these blocks
     from being merged after they are freed. The memory of a run would grow by about one block per
     step.
-
-    Parameters
-    ----------
-    capacity
-        Largest number of scalars.
-    values
-        Initial scalars.
     """
 
     def __init__(self, capacity: int, values: Tensor | None = None) -> None:

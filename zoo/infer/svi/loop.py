@@ -1,12 +1,11 @@
-"""Stochastic variational inference: the one training loop of the zoo."""
+"""Stochastic variational inference: the training loop."""
 
 import contextlib
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyro
@@ -17,6 +16,7 @@ from tqdm import tqdm
 from guides.base import Guide
 from zoo.errors import ZooError
 from zoo.infer.recording import Mode
+from zoo.infer.rng import seeded
 from zoo.infer.svi.batches import Batches, NoArguments
 from zoo.infer.svi.capture import GradientStep
 from zoo.infer.svi.history import History
@@ -30,37 +30,30 @@ from zoo.network.bnn import BNN
 from zoo.network.lifecycle import LifeCycle
 from zoo.registry import Recipe
 
-#: Streams of random numbers derived from the seed of a run. Epochs count up from zero.
+#: Streams of random numbers derived from the seed of a run. Those of epochs start at zero.
 NOISE_STREAM = 1_000_000_007
 LEVEL_STREAM = 1_000_000_021
 #: Seconds between two updates of the progress bar; only then is a value read from the device.
 REFRESH_SECONDS = 0.5
-#: Steps between two looks at the norm of the gradient.
+#: Steps between two evaluations of the norm of the gradient.
 GRADIENT_EVERY = 10
-#: Steps between two looks at whether the loss is still finite.
+#: Steps between two checks that the loss is finite.
 FINITE_EVERY = 50
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by a signal, after the state had been handed to the checkpoint."""
+    """Training was stopped by a signal, after a checkpoint was written."""
 
 
 class DivergedError(ZooError):
-    """The loss is not a finite number any more."""
+    """The loss is no longer finite."""
 
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Stop when the ELBO on held-out rows has not improved for a while.
+    """Stop when the ELBO on held-out rows ``x, y`` has not improved for ``patience`` evaluations.
 
-    Attributes
-    ----------
-    x, y
-        The held-out rows.
-    patience
-        Number of evaluations without improvement after which training stops.
-    every
-        Steps between two evaluations.
+    There is one evaluation every ``every`` steps.
     """
 
     x: Tensor
@@ -71,7 +64,7 @@ class EarlyStopping:
 
 @dataclass
 class Progress:
-    """Where training stands, beyond the parameters themselves."""
+    """State of training besides the parameters."""
 
     losses: History
     gradient_norms: History
@@ -83,25 +76,26 @@ class Progress:
     seconds: float = 0.0
 
 
+#: Numbers in the state of a run, and their types.
+_NUMBERS = {f.name: type(f.default) for f in fields(Progress) if isinstance(f.default, int | float)}
+
+
 class SVI:
     """Fits a guide to a model by gradient ascent on the ELBO.
 
     The state of a run is its parameters, optimizer, random number generator and `Progress`;
-    everything else is a function of the step. `state` and `load_state` move it through a mapping
-    of tensors, and a run that was stopped and loaded continues to the same bits as one that was
-    not.
+    everything else is a function of the step. `state` and `load_state` convert it to and from a
+    mapping of tensors. A run that was stopped and resumed gives bitwise the same result.
 
     Parameters
     ----------
-    model, guide
-        What to fit.
-    x, y
-        All training rows; those that do not fit the device of the guide may stay on the host. A
-        model that holds its data takes none.
+    model, guide, x, y
+        Model, guide, and all training rows, on the device of the guide or on the host; None for a
+        model that holds its data.
     recipe
         Steps, learning rate, schedule, warm-up, clipping.
     seed
-        Decides batches and noise.
+        Seed of batches and noise.
     num_particles, vectorize_particles
         Posterior draws per step, and whether they are one batched call.
     local
@@ -111,7 +105,7 @@ class SVI:
     early_stopping
         Held-out rows and patience, or None.
     life_cycle
-        What happens around the steps; by default that of the model's method, if it has one.
+        Hooks around the steps; by default those of the model's method, if it has one.
     """
 
     def __init__(
@@ -135,7 +129,7 @@ class SVI:
         self.objective = Objective(
             model, guide, num_particles, vectorize_particles=vectorize_particles, local=local
         ).to(self.device)
-        #: Parameters that are fitted to rows of their own.
+        #: Parameters that are fitted to separate rows.
         self.upper = list(self.life_cycle.upper_parameters(model, guide))
         self.batches: Batches | NoArguments = NoArguments()
         self.upper_batches: Batches | None = None
@@ -149,7 +143,8 @@ class SVI:
         self.progress = Progress(*self._histories({}))
         self.parameters = [p for p in self.objective.parameters() if p.requires_grad]
         self.optimizer = FusedAdam(self.parameters, lr=recipe.lr)
-        self._rng = _seeded_rng(child_seed(seed, NOISE_STREAM), self.device)
+        with seeded(child_seed(seed, NOISE_STREAM), self.device):
+            self._rng = _get_rng(self.device)
         self._running = False
 
     def run(
@@ -166,12 +161,11 @@ class SVI:
         ----------
         progress_bar
             Whether to show one; by default only on a terminal.
-        checkpoint_every
-            Steps between two calls of ``on_checkpoint``; it is also called after the last one.
-        on_checkpoint
-            Called with this object between two steps.
+        checkpoint_every, on_checkpoint
+            Steps between two calls of a function of this object; it is also called after the last
+            step.
         on_step
-            Told the number of steps done, after each of them.
+            Called with the number of steps after each of them.
 
         Raises
         ------
@@ -192,13 +186,14 @@ class SVI:
             self._bar(progress_bar) as bar,
             warnings.catch_warnings(),
         ):
-            # Pyro warns at every step; a run that diverges ends in one error.
+            # Pyro warns at every step; a diverging run ends with one error.
             warnings.filterwarnings("ignore", "Encountered NaN", UserWarning)
             while not self._finished():
                 started = time.monotonic()
                 self._step()
                 self.progress.seconds += time.monotonic() - started
-                bar.advance()
+                if bar.update(1):  # it was refreshed
+                    bar.set_postfix_str(self._summary())
                 report(self.progress.step)
                 if self.progress.step % FINITE_EVERY == 0 or self._finished():
                     self._check_finite()
@@ -206,7 +201,8 @@ class SVI:
                     save(self)
                 if stop.requested:
                     raise Interrupted
-            self._restore_best()
+            if self.progress.best:
+                self.objective.load_state_dict(self.progress.best)
             self.objective.eval()
             model, guide = self.objective.model, self.objective.guide
             self.life_cycle.after_training(model, guide, self.batches)
@@ -215,11 +211,11 @@ class SVI:
         return self.progress.losses.all().cpu()
 
     def gradient_norms(self) -> Tensor:
-        """Return the norm of the gradient at the steps that were looked at."""
+        """Return the norm of the gradient at every `GRADIENT_EVERY`-th step."""
         return self.progress.gradient_norms.all().cpu()
 
     def choose_mode(self) -> None:
-        """Decide by measurement whether the steps are compiled; nothing else changes."""
+        """Measure whether to compile the steps; nothing else changes."""
         self.mode = choose_mode(self.objective, self.batches[0], self.recipe.num_steps)
 
     def _finished(self) -> bool:
@@ -250,7 +246,7 @@ class SVI:
         self._maybe_evaluate()
 
     def _take_upper_gradients(self, x: Tensor, y: Tensor) -> None:
-        """Give the upper parameters the gradient of their own rows."""
+        """Set the gradients of the upper parameters to those of the upper rows."""
         ours = {id(parameter) for parameter in self.upper}
         kept = [(p, p.grad) for p in self.parameters if id(p) not in ours]
         self._gradient_step(x, y)
@@ -263,7 +259,7 @@ class SVI:
             raise self._diverged(finite.index(False) + 1)
 
     def _check_result(self) -> None:
-        """Look at the objective after the last update, which no step has computed."""
+        """Check the objective after the last update, which no step has evaluated."""
         last = max(0, self.progress.step - 1)
         model, guide = self.objective.model, self.objective.guide
         if not math.isfinite(estimate_elbo(model, guide, *self.batches[last])):
@@ -281,7 +277,7 @@ class SVI:
         held_out, progress = self.early_stopping, self.progress
         if held_out is None or progress.step % held_out.every:
             return
-        if kl_weight(self.recipe, progress.step) < 1:  # a loss without its KL always looks better
+        if kl_weight(self.recipe, progress.step) < 1:  # losses with a smaller weight look better
             return
         loss = -estimate_elbo(self.objective.model, self.objective.guide, held_out.x, held_out.y)
         self.objective.train()
@@ -293,12 +289,8 @@ class SVI:
             progress.stopped = progress.evaluations_since_best >= held_out.patience
 
     def _trained(self) -> dict[str, Tensor]:
-        """Everything that training changes: parameters and buffers such as running statistics."""
+        """Parameters, and buffers such as running statistics."""
         return dict(self.objective.state_dict(keep_vars=True))
-
-    def _restore_best(self) -> None:
-        if self.progress.best:
-            self.objective.load_state_dict(self.progress.best)
 
     # ------------------------------------------------------------------ state
 
@@ -313,14 +305,7 @@ class SVI:
         if len(progress.losses):
             tensors["losses"] = progress.losses.all().clone()
             tensors["gradient_norms"] = progress.gradient_norms.all().clone()
-        numbers = {
-            "step": progress.step,
-            "best_loss": progress.best_loss,
-            "evaluations_since_best": progress.evaluations_since_best,
-            "stopped": progress.stopped,
-            "seconds": progress.seconds,
-        }
-        return tensors, numbers
+        return tensors, {name: getattr(progress, name) for name in _NUMBERS}
 
     def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, float]) -> None:
         """Continue from what `state` returned."""
@@ -328,26 +313,36 @@ class SVI:
         self.objective.load_state_dict(_under("objective.", moved))
         self.optimizer.load_state(_under("optimizer.", moved))
         self._rng = _under("rng.", moved)
-        self.progress = Progress(
-            *self._histories(moved),
-            step=int(numbers["step"]),
-            best_loss=float(numbers["best_loss"]),
-            evaluations_since_best=int(numbers["evaluations_since_best"]),
-            best=_under("best.", moved),
-            stopped=bool(numbers["stopped"]),
-            seconds=float(numbers["seconds"]),
-        )
+        read: Any = {name: kind(numbers[name]) for name, kind in _NUMBERS.items()}
+        self.progress = Progress(*self._histories(moved), best=_under("best.", moved), **read)
 
     def _histories(self, tensors: dict[str, Tensor]) -> tuple[History, History]:
-        """Return losses and gradient norms so far, with room for those to come."""
+        """Return the histories of losses and gradient norms, with room for all steps."""
         num_steps = self.recipe.num_steps
         num_looks = math.ceil(num_steps / GRADIENT_EVERY)
         losses = History(num_steps, tensors.get("losses"))
         return losses, History(num_looks, tensors.get("gradient_norms"))
 
+    def _bar(self, wanted: bool | None) -> "tqdm[Any]":
+        return tqdm(
+            total=self.recipe.num_steps,
+            initial=self.progress.step,
+            disable=None if wanted is None else not wanted,  # None: only on a terminal
+            unit="step",
+            mininterval=REFRESH_SECONDS,
+        )
+
+    def _summary(self) -> str:
+        """Return ELBO and KL for the progress bar."""
+        shown = f"ELBO {-float(self.progress.losses.last(50).mean()):.5g}"
+        if isinstance(self.objective.model, BNN):
+            kl = total_divergence(self.objective.model, self.objective.guide)
+            shown += f", KL {kl:.5g}"
+        return shown
+
     @contextlib.contextmanager
     def _own_rng(self) -> Iterator[None]:
-        """Use this run's random numbers, and give the caller's back afterwards."""
+        """Use the random state of this run, and restore the caller's at the end."""
         caller = _get_rng(self.device)
         _set_rng(self._rng, self.device)
         self._running = True
@@ -358,50 +353,9 @@ class SVI:
             self._rng = _get_rng(self.device)
             _set_rng(caller, self.device)
 
-    @contextlib.contextmanager
-    def _bar(self, wanted: bool | None) -> Iterator["_Bar"]:
-        shown = sys.stderr.isatty() if wanted is None else wanted
-        bar = _Bar(self, shown)
-        try:
-            yield bar
-        finally:
-            bar.close()
-
-
-class _Bar:
-    """Progress bar with ELBO, KL and speed, updated at most twice a second."""
-
-    def __init__(self, svi: SVI, shown: bool) -> None:
-        self.svi = svi
-        self.bar = tqdm(
-            total=svi.recipe.num_steps,
-            initial=svi.progress.step,
-            disable=not shown,
-            unit="step",
-            mininterval=REFRESH_SECONDS,
-        )
-        self.refreshed = time.monotonic()
-
-    def advance(self) -> None:
-        if self.bar.disable:
-            return
-        self.bar.update(1)
-        if time.monotonic() - self.refreshed < REFRESH_SECONDS:
-            return
-        self.refreshed = time.monotonic()
-        recent = self.svi.progress.losses.last(50).mean()
-        shown = f"ELBO {-float(recent):.5g}"
-        if isinstance(self.svi.objective.model, BNN):
-            kl = total_divergence(self.svi.objective.model, self.svi.objective.guide)
-            shown += f", KL {kl:.5g}"
-        self.bar.set_postfix_str(shown, refresh=False)
-
-    def close(self) -> None:
-        self.bar.close()
-
 
 def _split_levels(num_rows: int, has_upper: bool, seed: int) -> tuple[Any, Any]:
-    """Return the rows of the lower and of the upper level: halves, if there are two levels."""
+    """Return the rows of the lower and the upper level; one half each if there are two levels."""
     if not has_upper:
         return slice(None), slice(0)
     if num_rows < 2:
@@ -427,10 +381,3 @@ def _set_rng(state: dict[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-def _seeded_rng(seed: int, device: torch.device) -> dict[str, Tensor]:
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        return _get_rng(device)

@@ -27,16 +27,9 @@ TRIALS = 5
 
 
 def choose_mode(objective: Objective, batch: Sequence[Tensor], num_steps: int) -> Mode:
-    """Return ``inductor`` where it was measured to pay, else ``auto``: to be decided on the way.
+    """Return ``inductor`` if it was measured to be faster, otherwise ``auto``.
 
-    Parameters
-    ----------
-    objective
-        What is to be trained; it is left as it was.
-    batch
-        Arguments of the model.
-    num_steps
-        Steps of the run.
+    The objective does not change; ``num_steps`` are the steps of the run.
     """
     with _left_alone(objective), pyro.settings.context(module_local_params=True):
         plain = _seconds(GradientStep(objective, "off", num_steps), batch)
@@ -45,7 +38,7 @@ def choose_mode(objective: Objective, batch: Sequence[Tensor], num_steps: int) -
         try:
             replayed = _seconds(CapturedObjective(objective).loss_and_gradients, batch)
             compiled = _compiled_seconds(objective, batch)
-        except CANNOT:  # the run itself will say so
+        except CANNOT:  # the run itself will warn
             return "auto"
     return "inductor" if compiled < WORTH_RATIO * min(plain, replayed) else "auto"
 
@@ -55,7 +48,7 @@ def _compiled_seconds(objective: Objective, batch: Sequence[Tensor]) -> float:
 
 
 def _seconds(step: Callable[..., Tensor], batch: Sequence[Tensor]) -> float:
-    """Return the time of a step, after one that prepares it."""
+    """Return the median time of a step; the first step, which prepares, does not count."""
     times = []
     for _ in range(1 + TRIALS):
         _wait(batch)
@@ -73,7 +66,7 @@ def _wait(batch: Sequence[Tensor]) -> None:
 
 @contextmanager
 def _left_alone(objective: Objective) -> Iterator[None]:
-    """Restore what steps without an optimizer change: buffers, gradients, random state, mode."""
+    """Restore buffers, gradients, random state and training mode at the end."""
     buffers = {name: value.clone() for name, value in objective.named_buffers()}
     training = objective.training
     devices = [value.device for value in buffers.values() if value.device.type == "cuda"][:1]

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from guides.base import Guide
 from zoo.infer.normalisation import batch_statistics
 from zoo.infer.rng import seeded
-from zoo.infer.svi.divergence import closed_form
-from zoo.infer.svi.elbo import MeanFieldELBO
+from zoo.infer.svi.elbo import MeanFieldELBO, closed_form
 from zoo.network.bnn import BNN
 
 
@@ -44,19 +43,9 @@ class LatentScale(Messenger):
 class Objective(nn.Module):
     """Negative ELBO of a mini-batch, differentiable in the parameters of model and guide.
 
-    Parameters
-    ----------
-    model, guide
-        A Pyro model that is a module, and its guide.
-    num_particles
-        Posterior draws per step.
-    vectorize_particles
-        Whether they are one batched call instead of a loop; the network must then accept weights
-        with leading dimensions.
-    local
-        Whether layers sample their outputs instead of their weights (see `guides.lazy`).
-    validate
-        Whether the first call runs Pyro's checks.
+    The model is a module. Options are those of `zoo.infer.svi.loop.SVI`; with vectorised particles
+    the network must accept weights with leading dimensions. The first call runs Pyro's checks,
+    unless ``validate`` is false.
     """
 
     kl_weight: Tensor
@@ -88,8 +77,7 @@ class Objective(nn.Module):
         self.check_once(*batch)
         scale = LatentScale(self.kl_weight)
         model, guide = scale(self.model), scale(self.guide)
-        loss: Tensor = self.elbo.differentiable_loss(model, guide, *batch)
-        return loss
+        return self.elbo.differentiable_loss(model, guide, *batch)
 
     def check_once(self, *batch: Tensor) -> None:
         """Run Pyro's checks before the first step; in evaluation mode, so that nothing changes."""
@@ -106,13 +94,10 @@ class Objective(nn.Module):
 
 
 def _use_channels_last(module: nn.Module) -> None:
-    """Store the weights of convolutions channels last; what is computed from them follows.
-
-    In this layout the convolutions of a CPU are up to eight times faster.
-    """
+    """Store the weights of convolutions channels last, up to eight times faster on a CPU."""
     for parameter in module.parameters():
         if parameter.dim() == 4:
-            # Not `contiguous`, for which one channel is in either layout already.
+            # Not `contiguous`, which does nothing for a single channel.
             parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
@@ -159,7 +144,7 @@ ELBO_DRAWS = 8
 
 
 def estimate_elbo(model: Any, guide: Guide, *batch: Tensor) -> float:
-    """Estimate the ELBO of rows, scaled to the training set; nothing is changed by it."""
+    """Estimate the ELBO of rows, scaled to the training set, without side effects."""
     return float(elbo_draws(model, guide, *batch, num_draws=ELBO_DRAWS).mean())
 
 
@@ -167,30 +152,23 @@ def estimate_elbo(model: Any, guide: Guide, *batch: Tensor) -> float:
 def elbo_draws(model: Any, guide: Guide, *batch: Tensor, num_draws: int) -> Tensor:
     """Return independent unbiased estimates of the ELBO of rows, scaled to the training set.
 
-    Rows are the arguments of the model, cut into chunks; a model without arguments is run as it is.
-
-    Their mean is a better one, with the standard error that their spread tells. Nothing is changed
-    by it.
+    Rows are the arguments of the model, processed in chunks; a model may have no arguments.
     """
     objective = Objective(model, guide, validate=False).eval()
     device = objective.kl_weight.device
     totals = objective.kl_weight.new_zeros(num_draws, dtype=torch.float64)
-    with (
-        pyro.validation_enabled(False),
-        seeded(0, device),
-        _statistics_of_batches(model),
-    ):
+    with pyro.validation_enabled(False), seeded(0, device), _statistics_of_batches(model):
         chunks = list(zip(*(part.split(ELBO_ROWS) for part in batch), strict=True)) or [()]
         for chunk in chunks:
             rows = [part.to(device) for part in chunk]
             losses = torch.stack([objective(*rows) for _ in range(num_draws)])
-            # Each chunk is scaled to the whole data set; weighted by its share they average to it.
+            # Each chunk is scaled to the whole data set, so chunks are averaged by size.
             totals -= (len(rows[0]) / len(batch[0]) if rows else 1.0) * losses
     return totals
 
 
 def _statistics_of_batches(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Normalise by the batch in a network whose statistics are not drawn."""
+    """Use the statistics of the batch in a network whose statistics are not drawn."""
     if not isinstance(model, BNN) or model.has_statistics:
         return contextlib.nullcontext()
     return batch_statistics(model.net)

@@ -4,34 +4,24 @@ r"""Adam as one call for all parameters.
     m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2,
     \quad \theta \leftarrow \theta - \eta\, \hat m / (\sqrt{\hat v} + \epsilon)
 
-The kernel is that of `torch.optim.Adam` with ``fused=True``, to the same bits. On small networks
-the bookkeeping around it, one counter per parameter among it, takes as long as the kernel; here
-there is one counter.
+The kernel is that of `torch.optim.Adam` with ``fused=True``, and the results are bitwise the same.
+On small networks the bookkeeping around it, such as one counter per parameter, takes as long as the
+kernel; here there is one counter.
 
 Reference: Kingma and Ba (2015), *Adam: A Method for Stochastic Optimization*, ICLR.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from zoo.infer.private_torch import fused_adam_step
 
-BETAS = (0.9, 0.999)
-EPSILON = 1e-8
-
 
 class FusedAdam:
-    """Updates parameters from their gradients.
-
-    Parameters
-    ----------
-    parameters
-        What to update; those without a gradient are left alone.
-    lr
-        Learning rate; it may be changed between steps.
-    """
+    """Updates the parameters that have a gradient; ``lr`` may be changed between steps."""
 
     def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3) -> None:
         self.parameters = list(parameters)
@@ -48,8 +38,8 @@ class FusedAdam:
         used = [(p, p.grad, mean, square) for p, mean, square in rows if p.grad is not None]
         if not used:
             return
-        parameters, gradients, means, squares = map(list, zip(*used, strict=True))
-        self._update(parameters, gradients, means, squares, self.count, self.lr, *BETAS, EPSILON)
+        tensors: Any = [list(part) for part in zip(*used, strict=True)]
+        self._update(tensors, self.count, self.lr)
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resumed run needs."""

@@ -4,7 +4,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import cloudpickle
 import torch
@@ -12,27 +12,15 @@ from distributed import Client
 
 from zoo.errors import ConfigError
 
-P = ParamSpec("P")
 T = TypeVar("T")
-#: Seconds in which a scheduler must answer.
+#: Timeout of the connection to a scheduler.
 CONNECT_SECONDS = 10.0
 
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class Cluster(Executor):
-    """The workers of a Dask scheduler.
-
-    Parameters
-    ----------
-    address
-        ``tcp://host:port``.
-
-    Raises
-    ------
-    ConfigError
-        If no scheduler answers there.
-    """
+    """The workers of a Dask scheduler at an address such as ``tcp://host:port``."""
 
     def __init__(self, address: str) -> None:
         try:
@@ -41,23 +29,22 @@ class Cluster(Executor):
             raise ConfigError(f"no Dask scheduler answers at {address!r}: {error}.") from None
         self._executor: Executor = self._client.get_executor()
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Send a task to a worker."""
-        future: Future[T] = self._executor.submit(run_alone, cloudpickle.dumps((fn, args, kwargs)))
-        return future
+        return self._executor.submit(run_alone, cloudpickle.dumps((fn, args, kwargs)))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let go of the cluster, which goes on living."""
+        """Disconnect from the cluster, which keeps running."""
         self._executor.shutdown(wait=wait)
         self._client.close()
 
 
 def run_alone(task: bytes) -> Any:
-    """Run a pickled task while no other runs in this process, with one thread.
+    """Run a pickled task alone in this process, with one thread.
 
-    A worker may have several threads, and torch has one state of random numbers for all of them.
-    Unpickling a recorded graph also changes torch for all threads while it lasts, so Dask, which
-    unpickles the next task while one is running, must see nothing but bytes.
+    A worker may have several threads, which share the random state of torch. Unpickling a recorded
+    graph also changes the state of torch for all threads. Dask, which unpickles the next task while
+    one is running, therefore gets bytes.
     """
     with _ONE_AT_A_TIME:
         fn, args, kwargs = pickle.loads(task)

@@ -1,7 +1,4 @@
-"""Where independent tasks run: here, in processes of this machine, or on a Dask cluster.
-
-Everything is a `concurrent.futures.Executor`, so the rest of the library does not know which.
-"""
+"""Executors of independent tasks: this process, processes of this machine, or a Dask cluster."""
 
 import contextlib
 import importlib.util
@@ -15,22 +12,21 @@ import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing import connection, resource_tracker
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from zoo.errors import ConfigError
 
-#: Seconds that workers get to save what they can when they are stopped.
+#: Seconds that stopped workers have to save their state.
 GRACE_SECONDS = 30.0
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class SerialExecutor(Executor):
-    """Runs each task when it is submitted, in this process."""
+    """Runs each task in this process when it is submitted."""
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run a task; an interrupt is not kept in the future but raised."""
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Run a task; an interrupt is raised at once."""
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -45,20 +41,20 @@ _SPAWNING = threading.Lock()
 class Processes(ProcessPoolExecutor):
     """Fresh processes, each with one torch thread.
 
-    They are spawned, because a fork of a process with threads may hang, but do not import the
-    caller's main script: a script needs no ``if __name__ == "__main__"`` to call the library.
-    Tasks must therefore not be defined in it.
+    They are spawned, because forking a process with threads may hang. They do not import the
+    caller's main script, which needs no ``if __name__ == "__main__"``, so tasks must not be defined
+    in it.
     """
 
     def __init__(self, num_workers: int) -> None:
         context = multiprocessing.get_context("spawn")
         if hasattr(signal, "pthread_sigmask"):
-            # It starts with the first worker, and then lets interrupts through.
+            # Otherwise it starts with the first worker, and its start unblocks interrupts.
             resource_tracker.ensure_running()
         super().__init__(num_workers, mp_context=context, initializer=_start_worker)
         self._children: list[Any] = []
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Send a task to a worker."""
         with _SPAWNING, _no_main_script(), _interrupts_held():
             before = set(multiprocessing.active_children())
@@ -73,10 +69,7 @@ class Processes(ProcessPoolExecutor):
         return super().__exit__(kind, *error)
 
     def kill(self) -> None:
-        """Stop the workers, and wait until they are gone.
-
-        A task that handles SIGTERM may save its state; what others were doing is lost.
-        """
+        """Stop the workers and wait for them; a task that handles SIGTERM may save its state."""
         self.shutdown(wait=False, cancel_futures=True)
         for child in self._children:
             child.terminate()
@@ -87,17 +80,17 @@ class Processes(ProcessPoolExecutor):
 def _start_worker() -> None:
     import torch
 
-    # As `_interrupts_held` does from the first moment on, where there are no masks.
+    # For platforms without signal masks; elsewhere `_interrupts_held` blocks it from the start.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
 
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold interrupts back for a moment; processes started meanwhile do so for ever.
+    """Block interrupts within the context, and for good in processes started there.
 
-    Ctrl-C reaches the whole process group, but it is the parent that stops its workers: one that
-    is hit while it imports would print a traceback of its own.
+    Ctrl-C reaches the whole process group, but the parent stops its workers: a worker interrupted
+    during its imports would print its own traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -134,14 +127,9 @@ def make_executor(spec: str | None, num_tasks: int) -> Executor:
     spec
         ``serial``; ``processes`` (as many as there are cores, and not more than tasks) or
         ``processes:N``; the address of a Dask scheduler, ``tcp://host:port``. By default processes,
-        and serial where they could not run side by side.
+        or serial if there is only one core or task.
     num_tasks
-        Number of tasks that are to come.
-
-    Raises
-    ------
-    ConfigError
-        If nothing is called that, or Dask is not installed.
+        Number of tasks.
     """
     cores = available_cores()
     if spec is None:
@@ -158,13 +146,7 @@ def make_executor(spec: str | None, num_tasks: int) -> Executor:
 
 
 def check_executor(spec: str) -> None:
-    """Refuse a name that `make_executor` would refuse, before anything long is begun.
-
-    Raises
-    ------
-    ConfigError
-        If nothing is called that, or Dask is not installed.
-    """
+    """Raise a `ConfigError` if the name of an executor is unknown or Dask is not installed."""
     if spec == "serial" or re.fullmatch(r"processes(:0*[1-9]\d*)?", spec):
         return
     if not spec.startswith("tcp://"):

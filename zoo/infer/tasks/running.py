@@ -1,4 +1,4 @@
-"""Long tasks side by side on any executor, with one progress bar for all of them."""
+"""Parallel tasks on any executor, with a common progress bar."""
 
 import tempfile
 import time
@@ -15,22 +15,22 @@ from zoo.errors import ZooError
 from zoo.infer.tasks.executor import SerialExecutor, make_executor
 
 T = TypeVar("T")
-#: Told how many of its steps a task has done so far.
+#: Called with the number of steps that a task has done so far.
 Report = Callable[[int], None]
 
-#: Seconds between two notes of a task's progress.
+#: Seconds between two updates of a task's progress.
 NOTE_SECONDS = 0.2
 
 
 class ProgressNote:
-    """Keeps the number of steps done in a small file, for another process to read."""
+    """Stores the number of steps done in a small file, for another process to read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._written = 0.0
 
     def __call__(self, done: int) -> None:
-        """Write the number, if the last one is old; a worker elsewhere has nowhere to write."""
+        """Write the number at intervals; on another machine there is no directory to write to."""
         now = time.monotonic()
         if now - self._written > NOTE_SECONDS and self.path.parent.is_dir():
             self._written = now
@@ -54,23 +54,18 @@ def run_tasks(
     progress_bar: bool | None = None,
     on_result: Callable[[int, T], None] | None = None,
 ) -> list[T]:
-    """Run tasks and return their results in order; one that fails, or Ctrl-C, ends the others.
+    """Run tasks and return their results in order; a failure or Ctrl-C cancels the others.
 
     Parameters
     ----------
     tasks
-        Called with a function that they tell how many steps they have done, or None.
+        Called with a function to report the number of steps done, or None.
     executor
-        Where they run: an executor, which is left open, or a name that
-        `zoo.infer.tasks.executor.make_executor` knows.
-    length
-        Steps of one task.
-    unit, description
-        What the bar counts, and what it is called.
-    progress_bar
-        Whether a bar is shown; by default on a terminal.
+        An executor, which is left open, or a name for `zoo.infer.tasks.executor.make_executor`.
+    length, unit, description, progress_bar
+        Steps of one task; unit and title of the bar; whether to show it, by default on a terminal.
     on_result
-        Called in this process with number and result of every task that is done.
+        Called in this process with index and result of every finished task.
     """
     hidden = None if progress_bar is None else not progress_bar
     seen = on_result or (lambda index, result: None)
@@ -94,8 +89,8 @@ def run_tasks(
             _watch(futures, notes, bar, length, seen)
         except BrokenExecutor:
             raise ZooError(
-                "a worker process was killed, perhaps for want of memory. Take fewer of them, for "
-                "example with the executor 'processes:1'."
+                "a worker process was killed, perhaps because it ran out of memory. Use fewer "
+                "processes, for example with the executor 'processes:1'."
             ) from None
         except BaseException:
             for future in futures:
@@ -116,7 +111,7 @@ def _watch(
         finished, pending = wait(pending, NOTE_SECONDS, return_when=FIRST_COMPLETED)
         for index, future in enumerate(futures):
             if future in finished:
-                seen(index, future.result())  # a task that failed ends the others
+                seen(index, future.result())  # raises if the task failed
         done = sum(
             length if future.done() else note.read()
             for future, note in zip(futures, notes, strict=True)
@@ -129,7 +124,7 @@ def _advance(bar: "tqdm[Any]", offset: int, done: int) -> None:
 
 
 def _opened(executor: Executor | str | None, num_tasks: int) -> AbstractContextManager[Executor]:
-    """Give the executor to use, which is closed in the end if it was made here."""
+    """Return the executor, which is closed at the end if it was made here."""
     if isinstance(executor, Executor):
         return nullcontext(executor)
     return make_executor(executor, num_tasks)

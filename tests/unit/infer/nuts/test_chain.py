@@ -27,7 +27,7 @@ def test_time_is_that_of_warmup_and_of_sampling(monkeypatch):
 def test_every_draw_is_reported_and_the_last_ones_are_kept(engine):
     reported = []
     settings = Settings(num_warmup=50, num_samples=30, engine=engine, low_rank=False)
-    found = run_chain(standard_normal, 2, None, 0, settings, reported.append)
+    found = run_chain(standard_normal, np.zeros(2), 0, settings, reported.append)
     assert reported == list(range(1, 81))
     assert found.draws.shape == (30, 2)
     assert {len(values) for values in found.stats.values()} == {30}
@@ -37,7 +37,7 @@ def test_every_draw_is_reported_and_the_last_ones_are_kept(engine):
 
 def test_steps_of_pyro_fill_trees_of_their_depth():
     settings = Settings(num_warmup=50, num_samples=100, engine="pyro", low_rank=False)
-    stats = run_chain(standard_normal, 2, None, 0, settings, None).stats
+    stats = run_chain(standard_normal, np.zeros(2), 0, settings).stats
     # A tree of depth d takes between 2**(d - 1) and 2**d - 1 steps.
     assert (stats["n_steps"] <= 2.0 ** stats["tree_depth"] - 1).all()
     assert (stats["n_steps"] >= 2.0 ** (stats["tree_depth"] - 1)).all()

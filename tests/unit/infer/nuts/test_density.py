@@ -1,5 +1,7 @@
 """The flat density is Pyro's own potential, in any coordinates."""
 
+from collections import OrderedDict, namedtuple
+
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -226,6 +228,19 @@ def test_model_without_latents_or_that_fails_is_refused():
 
     with pytest.raises(ZooError, match="cannot be run in float64"):
         LogDensity(broken)
+
+
+def test_tensors_inside_arguments_are_converted_and_containers_keep_their_class():
+    rows = namedtuple("Rows", ["x", "y"])
+    nested = OrderedDict(rows=rows(X.float(), [Y.float(), 3]), labels=torch.arange(2), name="data")
+    density = LogDensity(lambda data: pyro.sample("z", dist.Normal(0.0, 1.0)), (nested,))
+    (found,) = density.args
+    assert type(found) is OrderedDict
+    assert found["rows"].x.dtype == found["rows"].y[0].dtype == torch.float64
+    assert found["rows"].y[1] == 3
+    assert found["labels"].dtype == torch.int64
+    assert found["name"] == "data"
+    assert nested["rows"].x.dtype == torch.float32
 
 
 def test_wrong_initial_values_are_refused():

@@ -185,8 +185,8 @@ def test_trials_of_the_mass_matrix_are_part_of_the_warmup(monkeypatch):
     readings = itertools.count(0.0, 1000.0)
     clock = types.SimpleNamespace(process_time=lambda: next(readings))
     monkeypatch.setattr(sampler, "time", clock)
-    sampling = sampler._Run(None, chain.Settings(), 0, False, compiled=True)
-    sampling._choose_matrix(lambda settings, report: trial(10 if settings.low_rank else 20))
+    sampling = sampler._Run(None, chain.Settings())
+    sampling._choose_matrix(lambda settings: trial(10 if settings.low_rank else 20))
     assert sampling.pilot_seconds == 1000.0
 
 
@@ -199,8 +199,8 @@ def trial(steps):
     ("steps", "low_rank"), [((10, 10), False), ((10, 10.9), False), ((10, 11.1), True)]
 )
 def test_correlations_must_save_a_tenth_of_the_steps(steps, low_rank):
-    sampling = sampler._Run(None, chain.Settings(), 0, False, compiled=True)
-    sampling._choose_matrix(lambda settings, report: trial(steps[not settings.low_rank]))
+    sampling = sampler._Run(None, chain.Settings())
+    sampling._choose_matrix(lambda settings: trial(steps[not settings.low_rank]))
     assert sampling.settings.low_rank is low_rank
 
 
@@ -211,14 +211,14 @@ def test_correlations_must_save_a_tenth_of_the_steps(steps, low_rank):
         (4, 199, {}, False),
         (2, 600, {}, True),
         (4, 200, {"engine": "pyro"}, False),
-        (4, 200, {"compiled": False}, False),
+        (4, 200, {"backend": "replay"}, False),
     ],
 )
 def test_a_trial_needs_twice_as_many_draws_to_come(num_chains, num_warmup, options, worth):
     settings = chain.Settings(num_warmup, 200, engine=options.get("engine", "nutpie"))
-    compiled = options.get("compiled", True)
-    sampling = sampler._Run(None, settings, 0, False, compiled=compiled)
-    assert sampling._is_worth_a_trial(num_chains) is worth
+    backend = options.get("backend", "inductor")
+    sampling = sampler._Run(None, settings, num_chains, backend=backend)
+    assert sampling._is_worth_a_trial() is worth
 
 
 def test_efficiency_is_effective_draws_per_step():
