@@ -49,8 +49,7 @@ def build_guide(model: BNN, source: GuideSource, init_scale: float) -> Guide:
     if family is FullRank:
         return model.method.full_rank_guide(model, init_scale)
     name = source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
-    if not model.method.takes_guides:
-        raise ConfigError(f"the guide {name!r} cannot be used: the method has its own.")
+    model.method.require_open(name)
     model.require_fixed_priors(name)
     try:
         if not isinstance(family, type):

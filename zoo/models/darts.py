@@ -35,7 +35,6 @@ from torch.distributions import constraints
 
 from guides.base import Composite, Guide
 from guides.darts import DartsGuide
-from zoo.errors import ConfigError
 from zoo.models.gumbel_softmax_structure import StructureMethod, StructurePrior
 from zoo.network.bnn import BNN
 from zoo.registry import ExpectedFailure, Recipe, register
@@ -94,7 +93,7 @@ class DartsMethod(StructureMethod):
     """Normal priors on scores, weights as points; each level has its own rows."""
 
     has_posterior: ClassVar[bool] = False
-    takes_guides = False
+    own_guide = "darts fits points. Use gumbel_softmax_structure for a posterior"
 
     def upper_parameters(self, model: BNN, guide: Guide) -> Sequence[nn.Parameter]:
         """Return the scores, which are fitted to their own rows."""
@@ -105,10 +104,3 @@ class DartsMethod(StructureMethod):
     def loss_is_elbo(self, model: BNN) -> bool:
         """Return False: the rows are split between two objectives."""
         return False
-
-    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
-        """Reject: a point has no correlations."""
-        raise ConfigError(
-            "the method 'darts' fits points and supports no guide 'full_rank'. Use "
-            "gumbel_softmax_structure for a posterior."
-        )

@@ -73,7 +73,7 @@ class EvidenceMethod(Method):
     """Standard normal priors on every weight and bias; the guide is the exact posterior."""
 
     network = MeanFieldNetwork
-    takes_guides = False
+    own_guide = "evidence has the exact posterior"
     takes_steps: ClassVar[bool] = False  # type: ignore[misc]
 
     def guide(self, model: BNN, init_scale: float) -> Guide:

@@ -45,7 +45,7 @@ from torch import Tensor
 from guides.base import Guide
 from guides.graves import GravesGuide
 from guides.hypernetwork import Complexity, HypernetworkGuide
-from zoo.errors import ConfigError, PriorError
+from zoo.errors import PriorError
 from zoo.network.bnn import BNN
 from zoo.network.method import Method
 from zoo.priors import Options
@@ -108,7 +108,7 @@ class HypernetworkMethod(Method):
 
     network = HypernetworkNetwork
     options = HypernetworkOptions
-    takes_guides = False
+    own_guide = "a hypernetwork has a guide of its own"
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
         """Return posteriors that are piecewise linear in the log of the weight."""
@@ -117,12 +117,6 @@ class HypernetworkMethod(Method):
             {name: _part(model, name, init_scale) for name in model.slots},
             complexity=Complexity().to(model.complexity.chosen),
             num_knots=self.settings.knots,
-        )
-
-    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
-        """Reject: a hypernetwork has a guide of its own."""
-        raise ConfigError(
-            "the guide 'full_rank' cannot be used: a hypernetwork has a guide of its own."
         )
 
     def loss_is_elbo(self, model: BNN) -> bool:

@@ -53,8 +53,6 @@ from torch.distributions import constraints
 
 from guides.base import Guide
 from guides.spike_and_slab import SpikeAndSlabGuide, SwitchedNormal
-from zoo.errors import ConfigError
-from zoo.network.bnn import BNN
 from zoo.network.method import Method
 from zoo.network.slots import Grouping
 from zoo.priors import Options, SlotPrior
@@ -174,9 +172,7 @@ class RelaxedSpikeAndSlab(SlotPrior):
 class SpikeAndSlabMethod(Method):
     """Spike-and-slab priors on weights, standard normal priors on biases."""
 
-    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
-        """Reject: a Normal never draws a weight that is exactly zero."""
-        raise ConfigError(
-            "the method 'spike_and_slab' supports no guide 'full_rank': its weights are zero with "
-            "some probability. Use the prior RelaxedSpikeAndSlab() with the method mean_field."
-        )
+    own_guide = (
+        "weights of spike_and_slab are zero with some probability. Use the prior "
+        "RelaxedSpikeAndSlab() with the method mean_field"
+    )

@@ -254,7 +254,7 @@ class StochasticBatchNormMethod(Method):
 
     network = StochasticBatchNormNetwork
     has_posterior: ClassVar[bool] = False
-    takes_guides = False
+    own_guide = "stochastic_batch_norm has a guide of its own"
 
     def prepared(self, net: nn.Module) -> nn.Module:
         """Add normalisation layers to a network without any."""
@@ -265,9 +265,3 @@ class StochasticBatchNormMethod(Method):
         assert isinstance(model, StochasticBatchNormNetwork)
         assert isinstance(guide, Composite)
         model.match(guide, islice(rows.full(), NUM_BATCHES))
-
-    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
-        """Reject: moments are matched channel by channel."""
-        raise ConfigError(
-            "the guide 'full_rank' cannot be used: stochastic_batch_norm has a guide of its own."
-        )

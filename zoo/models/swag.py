@@ -34,7 +34,6 @@ from torch import Tensor
 
 from guides.base import Guide
 from guides.swag import SwagGuide
-from zoo.errors import ConfigError
 from zoo.infer.curvature import require_independent
 from zoo.models.laplace import unconstrained_parts
 from zoo.models.mean_field import MeanFieldNetwork
@@ -74,17 +73,14 @@ class SwagMethod(Method):
 
     network = MeanFieldNetwork
     options = SwagOptions
+    own_guide = (
+        "the posterior of swag is made from snapshots. Use --option rank=40 for more correlations, "
+        "or the method mean_field"
+    )
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
         """Return a point, started at the network's weights."""
         return SwagGuide(unconstrained_parts(model, init_scale), rank=self.settings.rank)
-
-    def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
-        """Reject: the snapshots determine the correlations."""
-        raise ConfigError(
-            "the method 'swag' supports no guide 'full_rank': its posterior is made from "
-            "snapshots. Use --option rank=40 for more correlations, or the method mean_field."
-        )
 
     def check(self, model: BNN, x: Tensor) -> None:
         """Reject priors without a mode."""

@@ -31,8 +31,8 @@ class Method(LifeCycle):
     network: ClassVar[type[BNN]] = BNN
     #: Whether draws are from a posterior, which NUTS could sample as well.
     has_posterior: ClassVar[bool] = True
-    #: Whether it can be fitted with other guides than its own.
-    takes_guides: ClassVar[bool] = True
+    #: Why no other guide than its own can be used; empty if any can.
+    own_guide: ClassVar[str] = ""
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         given = dict(options or {})
@@ -80,7 +80,13 @@ class Method(LifeCycle):
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
         """Return one multivariate Normal over all sites."""
+        self.require_open("full_rank")
         return model.full_rank_guide(init_scale)
+
+    def require_open(self, name: str) -> None:
+        """Refuse a guide if the method has one that cannot be replaced."""
+        if self.own_guide:
+            raise ConfigError(f"the guide {name!r} cannot be used: {self.own_guide}.")
 
     # ------------------------------------------------------------------ around training
 

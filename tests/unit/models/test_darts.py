@@ -90,7 +90,9 @@ def test_it_finds_the_function_that_made_the_data():
 def test_there_is_no_posterior_to_be_sampled_or_correlated():
     model, *_ = problem()
     assert not model.method.has_posterior
-    with pytest.raises(zoo.errors.ConfigError, match="no guide 'full_rank'"):
+    with pytest.raises(
+        zoo.errors.ConfigError, match="the guide 'full_rank' cannot be used: darts fits points"
+    ):
         model.method.full_rank_guide(model, 0.1)
 
 
