@@ -31,7 +31,7 @@ slow: $(INSTALLED)
 
 # The table of methods in the README is made from the registry.
 readme: $(INSTALLED)
-	$(BIN)/python -m zoo.workflow.methods_table README.md
+	$(BIN)/python docs/methods_table.py README.md
 
 # The report is tested in a real browser; without one these tests are skipped and say so.
 chromium:

@@ -12,9 +12,9 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.distributions import Normal, constraints
-from torch.distributions.kl import register_kl
 from torch.nn.functional import logsigmoid
 
+from guides.distribution_base import analytic_kl
 from guides.gumbel_softmax_structure import temperature_at
 from guides.slot import LocScale, SlotGuide
 
@@ -104,6 +104,7 @@ class SwitchedNormal(TorchDistribution):
         return values.sum(tuple(range(-self.num_dims, 0)))
 
 
+@analytic_kl(SwitchedNormal, SwitchedNormal)
 def _kl_switched_normal(q: SwitchedNormal, p: SwitchedNormal) -> Tensor:
     """Divergence of the switches plus, where they are on, that of the values."""
     on, off = torch.sigmoid(q.log_odds), torch.sigmoid(-q.log_odds)
@@ -113,10 +114,6 @@ def _kl_switched_normal(q: SwitchedNormal, p: SwitchedNormal) -> Tensor:
     when_on = logsigmoid(q.log_odds) - logsigmoid(p.log_odds) + q._per_group(of_values)
     when_off = logsigmoid(-q.log_odds) - logsigmoid(-p.log_odds)
     return q._total(on * when_on + off * when_off)
-
-
-_register: Any = register_kl
-_register(SwitchedNormal, SwitchedNormal)(_kl_switched_normal)
 
 
 class SpikeAndSlabGuide(SlotGuide):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import zoo
+from docs.methods_table import with_table
 from zoo.registry import list_models
-from zoo.workflow.methods_table import with_table
 
 ROOT = Path(zoo.__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import zoo
+from docs.methods_table import BEGIN, END, methods_table, with_table
 from zoo.errors import UnknownNameError
 from zoo.network.method import Method
 from zoo.registry import get, list_models, method_name, register
-from zoo.workflow.methods_table import BEGIN, END, methods_table, with_table
 
 ROOT = Path(zoo.__file__).parent.parent
 
@@ -100,7 +100,7 @@ def test_a_plug_in_appears_everywhere_without_an_edit(tmp_path):
     assert (
         "for a test only" in run("-m", "zoo", "show", "plugged", path=tmp_path, cwd=tmp_path).stdout
     )
-    run("-m", "zoo.workflow.methods_table", str(readme), path=tmp_path, cwd=tmp_path)
+    run(str(ROOT / "docs" / "methods_table.py"), str(readme), path=tmp_path, cwd=tmp_path)
     assert "| `plugged` |" in readme.read_text()
     collected = run(
         "-m", "pytest", "--collect-only", "-q", "tests/contract", path=tmp_path, cwd=ROOT

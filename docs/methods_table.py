@@ -1,4 +1,4 @@
-"""The README's table of methods: ``python -m zoo.workflow.methods_table README.md``."""
+"""The README's table of methods: ``python docs/methods_table.py README.md``."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from zoo.errors import ConfigError
 from zoo.registry import get, list_models
 
-BEGIN = "<!-- methods: begin (made by python -m zoo.workflow.methods_table) -->"
+BEGIN = "<!-- methods: begin (made by python docs/methods_table.py) -->"
 END = "<!-- methods: end -->"
 
 
