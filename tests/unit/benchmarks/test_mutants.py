@@ -203,13 +203,48 @@ def test_rows_are_appended_and_found_again(tmp_path, monkeypatch, capsys, house)
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--resume"])
     mutants.main()
     assert len(judged) == len(set(judged)) == 3
-    assert "Caught 0 of 3 (0 %)" in capsys.readouterr().out
+    assert "Caught 0 of 3 (0 %) in the first run" in capsys.readouterr().out
+
+
+def test_retesting_keeps_the_first_outcome_beside_the_second(tmp_path, house):
+    output = tmp_path / "mutants.csv"
+    trial = Trial(house, timeout=60)
+    for site in all_sites(house, ["zoo/shapes/[am]*"]):
+        mutants.append(output, trial.judge(site) | {"seed": 2})
+    first = mutants.read(output, 2)
+    assert first.outcome.tolist() == ["caught", "survived"]
+    (house / "tests/unit/shapes/test_margin.py").write_text(
+        "from zoo.shapes import margin\n\ndef test_edge():\n    assert not margin.is_wide(3)\n"
+    )
+    mutants.retest(Trial(house, timeout=60), output, seed=2)
+    second = mutants.read(output, 2)
+    changed = ["retested", "failed"]
+    pd.testing.assert_frame_equal(second.drop(columns=changed), first.drop(columns=changed))
+    assert second.retested.tolist() == ["", "caught"]
+    assert second.failed.tolist() == [
+        first.failed[0],
+        "tests/unit/shapes/test_margin.py::test_edge",
+    ]
+    text = mutants.summary(second)
+    assert "Caught 1 of 2 (50 %) in the first run" in text
+    assert "Caught 2 of 2 (100 %) after tests were added" in text
+    assert "zoo/shapes/margin.py" not in text
+
+
+def test_retesting_leaves_equivalent_mutants_and_other_seeds_alone(tmp_path, house):
+    output = tmp_path / "mutants.csv"
+    row = {"file": "zoo/shapes/margin.py", "line": 2, "column": 13, "outcome": "survived"}
+    mutants.append(output, row | {"seed": 2, "note": "equivalent: for a test"})
+    mutants.append(output, row | {"seed": 1})
+    before = output.read_text()
+    mutants.retest(Trial(house, timeout=60), output, seed=2)
+    assert output.read_text() == before
 
 
 def test_summary_leaves_out_what_is_equivalent_or_undecided():
     rows = [("caught", ""), ("timed out", ""), ("survived", "equivalent: the same number")]
     rows += [("survived", ""), ("undecided", "")]
-    table = pd.DataFrame(rows, columns=["outcome", "note"])
+    table = pd.DataFrame(rows, columns=["outcome", "note"]).assign(retested="")
     table[["file", "line", "before", "after"]] = ["zoo/x.py", 3, "+", "-"]
     text = mutants.summary(table)
     assert "Caught 2 of 3 (67 %)" in text
