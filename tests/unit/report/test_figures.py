@@ -5,14 +5,21 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from tests.unit.diagnostics.synthetic_trees import tree_of
 from tests.unit.report.report_trees import classification, regression
 from zoo.diagnostics.finding import format_number, format_share
+from zoo.diagnostics.held_out import reliability_curve
 from zoo.diagnostics.sbc import rank_test
+from zoo.diagnostics.uniformity import randomized_pit, uniformity
+from zoo.report.figures.calibration import calibration_pictures
 from zoo.report.figures.canvas import TRUTH
 from zoo.report.figures.differences import difference_picture
+from zoo.report.figures.forest import forest_picture, parameter_rows
 from zoo.report.figures.predictions import prediction_pictures
 from zoo.report.figures.ranks import save_rank_plot
+from zoo.report.figures.sensitivity import prior_picture
 from zoo.report.figures.sparsity import sparsity_pictures
+from zoo.report.figures.training import elbo_picture
 from zoo.report.figures.truth import truth_pictures
 
 
@@ -133,3 +140,109 @@ def test_ranks_stay_in_a_band_that_holds_99_percent_of_uniform_counts(drawn, tmp
         (band,) = axes.collections
         assert set(band.get_paths()[0].vertices[:, 1]) == set(np.concatenate(limits))
     assert [axes.axison for axes in drawn] == [True, True, False]
+
+
+def band(axes):
+    """Return the lower and upper edge of the only band, over the points where it is drawn."""
+    (area,) = [part for part in axes.collections if len(part.get_paths()) == 1]
+    x, y = area.get_paths()[0].vertices.T
+    places = np.unique(x)
+    return places, *([pick(y[x == place]) for place in places] for pick in (min, max))
+
+
+def curve(axes, label):
+    (line,) = [line for line in axes.get_lines() if line.get_label() == label]
+    return line.get_xydata().T
+
+
+def test_pit_and_coverage_are_compared_with_what_chance_allows(drawn):
+    tree, _ = regression()
+    calibration_pictures(tree)
+    samples, y = (tree["held_out"][name].to_numpy() for name in ("y_samples", "y"))
+    pit = randomized_pit(samples, y)
+    ecdf, coverage = drawn
+    places, gap = curve(ecdf, "held-out rows")
+    np.testing.assert_allclose(gap, [(pit <= u).mean() - u for u in places], atol=1e-12)
+    tested = uniformity(pit)
+    np.testing.assert_allclose(band(ecdf)[1], tested.lower - places)
+    np.testing.assert_allclose(band(ecdf)[2], tested.upper - places)
+    levels, covered = curve(coverage, "held-out rows")
+    np.testing.assert_allclose(levels, np.arange(1, 20) / 20)
+    inside = [((pit >= (1 - p) / 2) & (pit <= (1 + p) / 2)).mean() for p in levels]
+    np.testing.assert_allclose(covered, inside)
+    _, low, high = band(coverage)
+    np.testing.assert_allclose(low, stats.binom(len(y), levels).ppf(0.025) / len(y))
+    np.testing.assert_allclose(high, stats.binom(len(y), levels).ppf(0.975) / len(y))
+
+
+def test_confidences_are_counted_by_right_and_wrong(drawn):
+    tree = classification()
+    (picture,) = calibration_pictures(tree)
+    probability, y = (tree["held_out"][name].to_numpy() for name in ("probability", "y"))
+    confidence, right = probability.max(1), probability.argmax(1) == y
+    reliability, histogram = drawn
+    expected = reliability_curve(probability, y)
+    np.testing.assert_allclose(
+        curve(reliability, "held-out rows"), [expected["confidence"], expected["accuracy"]]
+    )
+    bounds = np.stack([expected["lower"], expected["upper"]], 1)
+    np.testing.assert_allclose(segments(reliability)[:, :, 1], bounds)
+    gap = float(np.abs(expected["accuracy"] - expected["confidence"]).max())
+    assert f"confidence and accuracy is {format_number(gap)}." in picture.panels[0]
+    hits, misses = histogram.patches[:20], histogram.patches[20:]
+    for bars, rows in ((hits, right), (misses, ~right)):
+        for bar in bars:
+            left, end = bar.get_x(), bar.get_x() + bar.get_width()
+            inside = (confidence >= left - 1e-9) & (confidence <= end + 1e-9)
+            assert bar.get_height() == (inside & rows).sum()
+    assert [bar.get_y() for bar in misses] == [bar.get_height() for bar in hits]
+    assert hits[-1].get_x() + hits[-1].get_width() == pytest.approx(1)
+
+
+def test_a_forest_has_rows_of_medians_and_intervals_with_the_truth_below(drawn):
+    tree, truth = regression()
+    rows = parameter_rows(tree, truth)[:2]
+    forest_picture(rows, "NUTS")
+    (axes,) = drawn
+    for k, row in enumerate(rows):
+        for marker, quantiles, place in (("o", row.fit, k - 0.16), ("s", row.truth, k + 0.16)):
+            np.testing.assert_allclose(points(axes, marker)[k], [quantiles[2], place])
+            spans = [line.get_xdata() for line in axes.get_lines() if line.get_ydata()[0] == place]
+            np.testing.assert_allclose(spans[:2], [quantiles[[0, 4]], quantiles[[1, 3]]])
+    bottom, top = axes.get_ylim()
+    assert -1 < top < -0.16
+    assert 1.16 < bottom < 2
+
+
+def test_the_elbo_is_minus_the_loss_with_its_last_quarter_enlarged(drawn):
+    loss = 100 + np.random.default_rng(0).normal(size=(1, 240))
+    tree = tree_of({"optimization": {"loss": (("chain", "step"), loss)}})
+    picture = elbo_picture(tree, [])
+    whole, end = drawn
+    assert f"the mean of the last quarter is {format_number(-loss[0, 180:].mean())}." in str(
+        picture.panels[0]
+    )
+    for axes, start, block in ((whole, 0, 4), (end, 180, 1)):
+        raw, smooth = axes.get_lines()
+        np.testing.assert_allclose(raw.get_xydata().T, [np.arange(start, 240), -loss[0, start:]])
+        blocks = -loss[0, start:].reshape(-1, block).mean(1)
+        middles = np.arange(start, 240).reshape(-1, block).mean(1)
+        np.testing.assert_allclose(smooth.get_xydata().T, [middles, blocks])
+    shaded = whole.patches[0]
+    assert (shaded.get_x(), shaded.get_width()) == (180, 60)
+
+
+def test_sites_are_ordered_by_how_far_their_quartiles_moved(drawn):
+    normal = stats.norm.ppf((np.arange(400) + 0.5) / 400)[None]
+    moves = {"near": 0.5, "far": 3.0, "same": 0.0}
+    groups = {
+        "prior": {name: (("chain", "draw"), 10 + 2 * normal) for name in moves},
+        "posterior": {n: (("chain", "draw"), 10 + 2 * (normal + m)) for n, m in moves.items()},
+    }
+    picture = prior_picture(tree_of(groups))
+    assert [axes.get_title("left") for axes in drawn] == ["far", "near", "same"]
+    _, height = curve(drawn[0], "prior")
+    assert height.max() == pytest.approx(1)
+    width = format_number(2 * float(np.subtract(*np.quantile(normal, [0.75, 0.25]))))
+    assert f"range {width} after and {width} before" in picture.panels[0]
+    assert "medians 16 and 10" in picture.panels[0]
