@@ -24,8 +24,12 @@ it. A failure counts only if the test passes without the mutant. A mutant that r
 otherwise it is ``undecided``.
 
 Rows are appended to ``benchmarks/results/mutants.csv`` one by one. ``--resume`` leaves out the
-mutants of the same seed that are there already. The column ``note`` is filled in by hand: it says
-why a survivor is equivalent to the original, and such a survivor is not counted.
+mutants of the same seed that are there already. The column ``outcome`` keeps the first run. Once
+there are tests for the survivors, ``--retest`` runs those of the seed that were not caught again
+and writes the second outcome to ``retested`` and the test that noticed to ``failed``. The column
+``note`` is filled in by hand: a survivor whose note starts with ``equivalent`` behaves like the
+original, for the reason given there, and is not counted. Rows of seed 0 have no first outcome: they
+were replaced when a test was added.
 """
 
 import argparse
@@ -59,12 +63,13 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "mutants.csv"
 COPIED = ("zoo", "guides", "tests", "benchmarks", "docs", "setup.cfg", "pyproject.toml")
 COLUMNS = ["file", "line", "column", "before", "after", "outcome", "failed", "tests", "seconds"]
-COLUMNS += ["seed", "date", "note"]
+COLUMNS += ["seed", "date", "note", "retested"]
 PAIRS = [("+", "-"), ("*", "/"), ("<", "<="), (">", ">="), ("==", "!="), ("+=", "-="), ("*=", "/=")]
 FLIPPED = dict(PAIRS) | {after: before for before, after in PAIRS}
 #: A mutant may ask for any amount of memory.
 MEMORY = 12 * 2**30
-FAILED, NO_TESTS = 1, 5
+NO_TESTS = 5
+CAUGHT = ["caught", "timed out"]
 
 
 @dataclass(frozen=True, order=True)
@@ -365,19 +370,30 @@ class Trial:
         return "caught" if clean.code == 0 else "undecided"
 
 
+def _rate(outcomes: "pd.Series[str]") -> str:
+    decided = outcomes[outcomes != "undecided"]
+    caught = int(decided.isin(CAUGHT).sum())
+    share = f" ({100 * caught / len(decided):.0f} %)" if len(decided) else ""
+    return f"{caught} of {len(decided)}{share}"
+
+
 def summary(table: pd.DataFrame) -> str:
-    """Count outcomes, and list the survivors that nobody has explained."""
-    explained = table.note.ne("") & table.outcome.eq("survived")
-    counted = table[~explained & table.outcome.ne("undecided")]
-    caught = int(counted.outcome.isin(["caught", "timed out"]).sum())
-    share = f" ({100 * caught / len(counted):.0f} %)" if len(counted) else ""
+    """Count outcomes before and after tests were added, and list the survivors that are left."""
+    equivalent = table.note.str.startswith("equivalent")
+    last = table.retested.where(table.retested != "", table.outcome)
     counts = ", ".join(f"{n} {outcome}" for outcome, n in Counter(table.outcome).most_common())
     survivors = [
         f"  {row.file}:{row.line} {row.before} -> {row.after}"
-        for row in counted[counted.outcome == "survived"].itertuples()
+        for row in table[~equivalent & (last == "survived")].itertuples()
     ]
-    head = f"{len(table)} mutants: {counts}, {int(explained.sum())} of them equivalent."
-    return "\n".join([head, f"Caught {caught} of {len(counted)}{share}.", *survivors])
+    return "\n".join(
+        [
+            f"{len(table)} mutants: {counts}, {int(equivalent.sum())} of them equivalent.",
+            f"Caught {_rate(table.outcome[~equivalent])} in the first run.",
+            f"Caught {_rate(last[~equivalent])} after tests were added.",
+            *survivors,
+        ]
+    )
 
 
 def append(path: Path, row: dict[str, object]) -> None:
@@ -395,12 +411,38 @@ def read(path: Path, seed: int) -> pd.DataFrame:
     return pd.read_csv(path, keep_default_na=False).query("seed == @seed")
 
 
+def _sites_of(table: pd.DataFrame) -> list[Site]:
+    return [Site(*row) for row in table[["file", "line", "column", "before"]].to_numpy().tolist()]
+
+
 def done(path: Path, seed: int) -> set[Site]:
     """Return the mutants of a seed that have a row."""
-    if not path.exists():
-        return set()
-    table = read(path, seed)
-    return {Site(*row) for row in table[["file", "line", "column", "before"]].to_numpy().tolist()}
+    return set(_sites_of(read(path, seed))) if path.exists() else set()
+
+
+def retest(trial: Trial, path: Path, seed: int) -> None:
+    """Judge the mutants of a seed that were not caught once more, and keep both outcomes."""
+    table = pd.read_csv(path, keep_default_na=False)
+    missed = (table.seed == seed) & ~table.outcome.isin(CAUGHT)
+    missed &= ~table.note.str.startswith("equivalent")
+    for index, site in zip(table.index[missed], tqdm(_sites_of(table[missed])), strict=True):
+        row = trial.judge(site)
+        table.loc[index, ["retested", "failed"]] = row["outcome"], row["failed"]
+        table.to_csv(path, index=False, lineterminator="\n")
+
+
+def draw(trial: Trial, arguments: argparse.Namespace) -> None:
+    """Judge mutants that are drawn at random."""
+    found = all_sites(trial.root, arguments.only)
+    chosen = random.Random(arguments.seed).sample(found, min(arguments.number, len(found)))
+    skipped = done(arguments.output, arguments.seed) if arguments.resume else set()
+    today = {"seed": arguments.seed, "date": date.today().isoformat(), "note": "", "retested": ""}
+    bar = tqdm([site for site in chosen if site not in skipped])
+    for site in bar:
+        row = trial.judge(site) | today
+        append(arguments.output, row)
+        if row["outcome"] != "caught":
+            bar.write(f"{row['outcome']}: {site.file}:{site.line} {site.before}->{site.after}")
 
 
 def main() -> None:
@@ -410,23 +452,18 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["*"], help="patterns of paths")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds per mutant")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--retest", action="store_true", help="only what was not caught")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    found = all_sites(ROOT, arguments.only)
-    chosen = random.Random(arguments.seed).sample(found, min(arguments.number, len(found)))
-    skipped = done(arguments.output, arguments.seed) if arguments.resume else set()
     with tempfile.TemporaryDirectory() as directory:
         for name in COPIED:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, Path(directory) / name)
         trial = Trial(Path(directory), arguments.timeout)
-        today = {"seed": arguments.seed, "date": date.today().isoformat(), "note": ""}
-        bar = tqdm([site for site in chosen if site not in skipped])
-        for site in bar:
-            row = trial.judge(site) | today
-            append(arguments.output, row)
-            if row["outcome"] != "caught":
-                bar.write(f"{row['outcome']}: {site.file}:{site.line} {site.before}->{site.after}")
+        if arguments.retest:
+            retest(trial, arguments.output, arguments.seed)
+        else:
+            draw(trial, arguments)
     print(summary(read(arguments.output, arguments.seed)))
 
 

@@ -203,13 +203,50 @@ def test_rows_are_appended_and_found_again(tmp_path, monkeypatch, capsys, house)
     monkeypatch.setattr(sys, "argv", [*sys.argv, "--resume"])
     mutants.main()
     assert len(judged) == len(set(judged)) == 3
-    assert "Caught 0 of 3 (0 %)" in capsys.readouterr().out
+    assert "Caught 0 of 3 (0 %) in the first run" in capsys.readouterr().out
+
+
+def test_retesting_keeps_the_first_outcome_beside_the_second(tmp_path, house, monkeypatch):
+    output = tmp_path / "mutants.csv"
+    found = all_sites(house, ["zoo/shapes/[am]*"])
+    for site, outcome in zip(found, ("caught", "survived"), strict=True):
+        place = {name: getattr(site, name) for name in ("file", "line", "column", "before")}
+        result = {"after": site.after, "outcome": outcome, "failed": "", "seconds": 1.5}
+        mutants.append(output, place | result | {"seed": 2})
+    first, judged = mutants.read(output, 2), []
+
+    def judge(self, site):
+        judged.append(site)
+        return {"outcome": "caught", "failed": "test_margin.py::test_edge", "seconds": 9.0}
+
+    monkeypatch.setattr(Trial, "judge", judge)
+    mutants.retest(Trial(house, timeout=60), output, seed=2)
+    assert judged == found[1:]
+    second = mutants.read(output, 2)
+    changed = ["retested", "failed"]
+    pd.testing.assert_frame_equal(second.drop(columns=changed), first.drop(columns=changed))
+    assert second.retested.tolist() == ["", "caught"]
+    assert second.failed.tolist() == ["", "test_margin.py::test_edge"]
+    text = mutants.summary(second)
+    assert "Caught 1 of 2 (50 %) in the first run" in text
+    assert "Caught 2 of 2 (100 %) after tests were added" in text
+    assert "zoo/shapes/margin.py" not in text
+
+
+def test_retesting_leaves_equivalent_mutants_and_other_seeds_alone(tmp_path, house):
+    output = tmp_path / "mutants.csv"
+    row = {"file": "zoo/shapes/margin.py", "line": 2, "column": 13, "outcome": "survived"}
+    mutants.append(output, row | {"seed": 2, "note": "equivalent: for a test"})
+    mutants.append(output, row | {"seed": 1})
+    before = output.read_text()
+    mutants.retest(Trial(house, timeout=60), output, seed=2)
+    assert output.read_text() == before
 
 
 def test_summary_leaves_out_what_is_equivalent_or_undecided():
     rows = [("caught", ""), ("timed out", ""), ("survived", "equivalent: the same number")]
     rows += [("survived", ""), ("undecided", "")]
-    table = pd.DataFrame(rows, columns=["outcome", "note"])
+    table = pd.DataFrame(rows, columns=["outcome", "note"]).assign(retested="")
     table[["file", "line", "before", "after"]] = ["zoo/x.py", 3, "+", "-"]
     text = mutants.summary(table)
     assert "Caught 2 of 3 (67 %)" in text

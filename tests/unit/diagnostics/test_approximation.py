@@ -104,6 +104,15 @@ def test_a_large_gap_is_a_warning_unless_there_are_many_unknowns():
         assert the(findings, "approximation.elbo_gap").level == level
 
 
+@pytest.mark.parametrize(("draws", "level"), [(100, "ok"), (10_000, "warn")])
+def test_a_gap_that_may_be_noise_is_no_warning(draws, level):
+    """Log weights N(0, 2 g) have a gap of g; with g = 1.3, its error is 0.16 or 0.016."""
+    log_weights = stats.norm.ppf((np.arange(draws) + 0.5) / draws, scale=np.sqrt(2.6))
+    result = the(approximation_findings(weights_tree(log_weights)), "approximation.elbo_gap")
+    assert result.value == pytest.approx(1.3, abs=0.1)
+    assert result.level == level
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_densities_that_are_not_finite_fail(bad):
     log_weights = gaussian_log_weights(2, 0.9)

@@ -149,6 +149,13 @@ def test_losses_that_are_not_finite(step, level):
     assert the(findings, "optimisation.converged").level == "ok"
 
 
+@pytest.mark.parametrize(("left", "level"), [(9, "fail"), (10, "ok")])
+def test_half_as_many_finite_losses_as_blocks_are_enough(left, level):
+    losses = 10 + noise(400, 0.1)
+    losses[300 + left :] = np.nan
+    assert converged(losses).level == level
+
+
 @pytest.mark.parametrize("steps", [3, 400])
 def test_all_losses_nan_fail_without_a_crash(steps):
     findings = optimisation_findings(curve(np.full(steps, np.nan)))

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from zoo.diagnostics import sbc_findings
+from zoo.diagnostics import sbc, sbc_findings
 from zoo.diagnostics.sbc import rank_test
 
 DRAWS = 99
@@ -45,6 +47,19 @@ def test_alarms_are_as_rare_as_promised():
     ]
     alarms = np.mean([level != "ok" for level in levels])
     assert alarms < 0.01 + 5 * np.sqrt(0.01 * 0.99 / 250)
+
+
+@pytest.mark.parametrize(
+    ("p_value", "level"),
+    [(sbc.P_WARN, "ok"), (sbc.P_WARN / 2, "warn"), (sbc.P_FAIL, "warn"), (sbc.P_FAIL / 2, "fail")],
+)
+def test_alarms_need_p_values_below_their_limits(monkeypatch, p_value, level):
+    # Two tests of two parameters: the smallest p-value counts four times.
+    tested = replace(rank_test(ranks(), DRAWS), chi_square_p=p_value / 4)
+    monkeypatch.setattr(sbc, "rank_test", lambda values, num_draws: tested)
+    findings, _ = sbc_findings({"a": ranks(), "b": ranks()}, DRAWS)
+    assert [finding.value for finding in findings] == [p_value, p_value]
+    assert [finding.level for finding in findings] == [level, level]
 
 
 @pytest.mark.parametrize("draws", [1, 7, 99, 1000])

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import zoo
 from zoo.data import from_arrays
 from zoo.diagnostics import diagnose
 from zoo.errors import ConfigError, ZooError
+from zoo.fit import restarts as module
 from zoo.fit.build import reinitialised
 from zoo.fit.comparable import outcome_of
 from zoo.fit.config import make_config
@@ -202,6 +204,25 @@ def test_a_network_of_the_script_stays_in_this_process():
     with pytest.raises(ConfigError, match="defined in the running script"):
         _choose_executor("processes:2", prepared.assembly, prepared.net)
     assert _choose_executor("tcp://a:1", prepared.assembly, prepared.net) == "tcp://a:1"
+
+
+@pytest.mark.parametrize(
+    ("cores", "device", "restarts", "executor"),
+    [
+        (4, "cpu", 3, "processes:3"),
+        (2, "cpu", 3, "processes:2"),
+        (1, "cpu", 3, "serial"),
+        (4, "cpu", 1, "serial"),
+        (4, "cuda", 3, "serial"),
+    ],
+)
+def test_restarts_share_the_cores_of_a_machine_without_an_accelerator(
+    monkeypatch, cores, device, restarts, executor
+):
+    prepared = prepare(make_config(method="mean_field", restarts=restarts), dataset=dataset())
+    config = prepared.assembly.config.model_copy(update={"device": device, "num_threads": 1})
+    monkeypatch.setattr(module, "available_cores", lambda: cores)
+    assert _choose_executor(None, replace(prepared.assembly, config=config), None) == executor
 
 
 def test_an_unknown_executor_is_refused_before_the_fit(monkeypatch):

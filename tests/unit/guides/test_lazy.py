@@ -99,6 +99,14 @@ def test_product_with_a_tensor_stays_lazy():
         weight.draw()
 
 
+def test_a_product_that_is_drawn_is_the_draw_of_its_parent_times_the_tensor():
+    weight, scales = lazy(2, 4), torch.rand(1, 4) + 2
+    product = weight * scales
+    drawn = product + 0
+    torch.testing.assert_close(drawn, weight.draw() * scales)
+    torch.testing.assert_close(product.draw(), drawn)
+
+
 def test_product_with_rows_draws_once_per_row():
     z = lazy(4)
     rows = torch.ones(DRAWS, 4) * z

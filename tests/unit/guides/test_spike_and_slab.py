@@ -53,6 +53,16 @@ def test_groups_are_on_with_their_probability_at_any_temperature(temperature):
     assert ((is_on[:, 0].double().mean(0) - p).abs() < error).all()
 
 
+def test_a_draw_is_the_location_plus_the_scaled_noise_of_its_seed():
+    always = torch.full((1, 5), 100.0)
+    torch.manual_seed(3)
+    draws = switched(always).sample((4,))
+    torch.manual_seed(3)
+    for _ in range(2):  # the two of the switches come first
+        torch.empty(4, 1, 5).exponential_()
+    torch.testing.assert_close(draws, 0.5 + 0.3 * torch.randn(4, 2, 5))
+
+
 def test_density_is_that_of_zero_or_a_normal():
     value = torch.tensor([[0.0, 0.2, 0.0, -0.3, 0.0], [0.0, 0.7, 0.0, 0.4, 0.0]])
     normal = Normal(0.5, 0.3).log_prob(value).sum(0)

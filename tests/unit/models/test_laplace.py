@@ -89,6 +89,12 @@ def test_many_unknowns_have_a_diagonal_unless_the_matrix_is_asked_for(monkeypatc
         fitted(options={"curvature": "full"})
 
 
+def test_the_largest_number_of_unknowns_still_has_the_matrix():
+    model = zoo.create("laplace", nn.Linear(3, 1), likelihood="gaussian", num_data=20)
+    assert not model.method.is_diagonal(method.MAX_JOINT)
+    assert model.method.is_diagonal(method.MAX_JOINT + 1)
+
+
 def test_a_stored_fit_has_the_same_draws_predictions_and_evidence(tmp_path):
     fit = fitted(out=tmp_path / "run")
     loaded = zoo.load(tmp_path / "run")

@@ -38,6 +38,8 @@ SLOTS = [WEIGHT, BIAS, LAST, NOISE]
         ("StudentT(-3)", ["'df' of StudentT", "> 0"]),
         ("Uniform(1, 0)", ["Uniform(low=1.0, high=0.0) does not exist"]),
         ("SmoothLogUniform(2, -8)", ["does not exist", "low < high"]),
+        ("TruncatedNormalJeffreys(1, -1)", ["needs low < high", "Got low=1, high=-1"]),
+        ("TruncatedNormalJeffreys(1, 1)", ["needs low < high", "Got low=1, high=1"]),
         ("GroupHorseshoe(scale=0)", ["'scale' of GroupHorseshoe", "Got 0.0"]),
         ("GroupHorseshoe(scale=1e-200)", ["'scale' of GroupHorseshoe", "Got 1e-200"]),
         ("GroupHorseshoe(group=rows)", ["one of auto, input, output, element", "Got 'rows'"]),

@@ -1,4 +1,4 @@
-"""Priors of structure: text, programs, guides, schedules."""
+"""Priors of structure (`zoo.models.gumbel_softmax_structure`): text, models, guides, schedules."""
 
 import pyro.poutine as poutine
 import pytest

@@ -40,6 +40,12 @@ def test_width_of_a_line_is_the_posterior_weight():
     assert {"0", "1", "2"} <= set(texts)
 
 
+def test_labels_start_two_points_off_the_line_that_they_name():
+    offsets = {text.get_text(): text.xyann[1] for text in lines_of(EDGES).texts}
+    assert offsets["linear 0.70"] == pytest.approx(2 + WIDEST * 0.7 / 2)
+    assert offsets["b 0.50"] == pytest.approx(-2 - WIDEST * 0.5 / 2)
+
+
 def test_picture_says_what_was_chosen():
     picture = graph_picture(EDGES)
     assert "linear with 70" in picture.panels[0]

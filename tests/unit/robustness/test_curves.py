@@ -8,6 +8,8 @@ from scipy.stats import norm
 import zoo
 from zoo.data import from_arrays
 from zoo.errors import ConfigError
+from zoo.infer.svi.schedule import child_seed
+from zoo.robustness import curves as module
 from zoo.robustness.curves import robustness_of
 
 FEW = {"parameter_noise": (0.0,), "deletion": (0.0,)}
@@ -95,6 +97,19 @@ def test_deleting_everything_leaves_the_biases(fitted, dataset):
 
 def test_the_same_curves_every_time(fitted):
     assert fitted.robustness(num_draws=3).identical(fitted.robustness(num_draws=3))
+
+
+def test_every_repetition_has_noise_of_its_own_from_the_seed_of_the_fit(fitted, monkeypatch):
+    seeds = []
+
+    def noisy_inputs(x, scale, *, seed):
+        seeds.append(seed)
+        return x
+
+    monkeypatch.setattr(module, "noisy_inputs", noisy_inputs)
+    fitted.robustness(input_noise=(0.0, 1.0), fgsm=(0.0,), num_draws=1, num_repeats=3, **FEW)
+    streams = [module.STREAM + repetition for repetition in (1, 2, 3)]
+    assert seeds == [child_seed(fitted.config.seed, stream) for stream in streams] * 2
 
 
 def test_attacked_rows_can_be_kept_in_range(fitted, dataset):

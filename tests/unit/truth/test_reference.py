@@ -143,6 +143,19 @@ def test_draws_that_are_not_accepted_can_be_had(monkeypatch):
     assert found.draws is walk
 
 
+def test_more_draws_are_taken_only_so_many_times(monkeypatch):
+    walk, tried = made_up({"z": np.cumsum(independent(), axis=1)}), []
+
+    def sample(*args, num_samples, **kwargs):
+        tried.append(num_samples)
+        return walk
+
+    monkeypatch.setattr(ground_truth, "sample_nuts", sample)
+    truth(location, (Y,), cache=False, accept=False)
+    growth = ground_truth.MAX_GROWTH
+    assert tried == [1000 * growth**k for k in range(ground_truth.MAX_LONGER + 1)]
+
+
 def test_whitened_funnel_is_accepted_and_exact():
     found = truth(funnel, cache=False, **FAST)
     row = found.summary["v"]

@@ -65,6 +65,17 @@ def test_rows_on_the_host_are_sent_one_step_ahead(fake_cuda):
     assert torch.equal(made[7][1], batch_rows(10, 4, 7, 3))  # a resumed run jumps
 
 
+@pytest.mark.parametrize(
+    ("rows", "device", "streams"), [("cpu", "cuda", 1), ("meta", "cuda", 0), ("cpu", "cpu", 0)]
+)
+def test_only_rows_that_go_from_host_to_device_need_a_stream(monkeypatch, rows, device, streams):
+    made = []
+    monkeypatch.setattr(module.torch.cuda, "Stream", made.append)
+    x, y = (values.to(rows) for values in rows_and_targets())
+    Batches(x, y, batch_size=4, seed=3, device=torch.device(device))
+    assert made == [torch.device("cuda")] * streams
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_rows_on_the_host_arrive_on_the_device():
