@@ -192,6 +192,7 @@ def test_strong_data_leave_less_noise_than_weak_data():
     assert rates[0] < 0.05 < 0.4 < rates[1] <= 0.5
 
 
+@pytest.mark.slow
 def test_nuts_on_the_proper_counterpart_of_dropout_has_the_posterior_of_quadrature():
     toy = TOYS["strong data"]
     prior = SmoothLogUniform(
