@@ -26,10 +26,11 @@ otherwise it is ``undecided``.
 Rows are appended to ``benchmarks/results/mutants.csv`` one by one. ``--resume`` leaves out the
 mutants of the same seed that are there already. The column ``outcome`` keeps the first run. Once
 there are tests for the survivors, ``--retest`` runs those of the seed that were not caught again
-and writes the second outcome to ``retested`` and the test that noticed to ``failed``. The column
-``note`` is filled in by hand: a survivor whose note starts with ``equivalent`` behaves like the
-original, for the reason given there, and is not counted. Rows of seed 0 have no first outcome: they
-were replaced when a test was added.
+and writes the second outcome to ``retested`` and the test that noticed to ``failed``. Only the
+first outcomes estimate how many other mutants the tests would catch. The column ``note`` is filled
+in by hand: a survivor whose note starts with ``equivalent`` behaves like the original, for the
+reason given there, and is not counted. Rows of seed 0 have no first outcome: they were replaced
+when a test was added.
 """
 
 import argparse

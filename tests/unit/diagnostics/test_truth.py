@@ -112,6 +112,16 @@ def test_a_wrong_scale_is_found(ratio, level):
     assert result.value == pytest.approx(ratio, rel=0.1)
 
 
+@pytest.mark.parametrize("location", [0.0, 100.0])
+def test_an_sd_that_a_single_draw_makes_large_does_not_alarm(location):
+    draws = normals(1, 1000, 1)
+    draws[0, 0] = 40.0  # alone it makes the sd 1.6, and the kurtosis almost 400
+    fit, truth = (location + values for values in (draws, normals(4, 1000, 1, seed=1)))
+    result = the(truth_findings(outputs_tree(fit), outputs_tree(truth)), "truth.functions.sd")
+    assert result.value == pytest.approx(1.6, rel=0.1)
+    assert result.level == "ok"
+
+
 def test_a_point_estimate_fails():
     findings = truth_findings(outputs_tree(np.zeros((1, 500, 3))), outputs_tree(normals(4, 500, 3)))
     assert the(findings, "truth.functions.sd").level == "fail"

@@ -159,3 +159,14 @@ def test_only_graphs_have_edges_to_cut(dataset, fitted):
     # Without edges all classes are alike, and the first one is taken.
     assert float(curves["cut_edges_accuracy"][1]) == pytest.approx((dataset.y_test == 0).mean())
     assert "cut_edges" not in fitted.robustness(**options)
+
+
+@pytest.mark.parametrize(("last", "has_curve"), [(["linear(outputs)", "zero"], True), ([], False)])
+def test_edges_are_cut_if_at_least_two_have_a_choice(dataset, last, has_curve):
+    edges = {"0-1": ["linear(4)", ["linear(4)", "tanh"]], "1-2": last or ["linear(outputs)"]}
+    graph = zoo.fit(
+        "gumbel_softmax_structure", data=dataset, net={"edges": edges}, num_steps=2, num_samples=2,
+        compile="off", progress_bar=False,
+    )  # fmt: skip
+    curves = graph.robustness(input_noise=(0.0,), fgsm=(0.0,), cut_edges=(0.0,), **FEW)
+    assert ("cut_edges" in curves.coords) is has_curve
