@@ -73,7 +73,7 @@ def _fit_new(
     flags: dict[str, Any], config: Path | None, out: Path | None, how: dict[str, Any]
 ) -> None:
     values = read_config(config) if config else {}
-    if DATA_FIELDS & flags.keys():  # other rows, or the same ones split in another way
+    if DATA_FIELDS & flags.keys():  # the checksum is that of other rows or another split
         values.pop("data_sha256", None)
     values = _merged(values, flags)
     if "method" not in values or "data" not in values:

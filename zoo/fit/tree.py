@@ -50,9 +50,9 @@ def fit_tree(
     log_priors = site_log_priors(model, draws)
     log_prior = torch.stack(list(log_priors.values())).sum(0)
     stats = {"log_prior": log_prior}
-    with contextlib.suppress(NotImplementedError):  # a guide from elsewhere may not know it
+    with contextlib.suppress(NotImplementedError):  # the density of a guide may be unknown
         stats["log_q"] = log_posterior(fitted.assembly.guide, draws)
-    if len(y) == len(dataset.y_train):  # otherwise the log joint is not known
+    if len(y) == len(dataset.y_train):  # the log joint needs all rows
         stats["lp"] = log_prior + likelihoods.double().sum(1)
     prior = _prior_draws(fitted, draws)
     restarts = {}

@@ -34,11 +34,11 @@ from zoo.workflow.outputs import findings_of, write_results
 
 
 class ModelFit(FittedModel):
-    """The fitted posterior of a Pyro model: it can be judged, compared with NUTS, and reported."""
+    """The fitted posterior of a Pyro model, with its diagnostics, truth and report."""
 
     @classmethod
     def of(cls, fitted: FittedModel, **changed: Any) -> "ModelFit":
-        """Return a fitted model with everything that can be done to it."""
+        """Return a fitted model as a `ModelFit`."""
         values = {field.name: getattr(fitted, field.name) for field in fields(FittedModel)}
         return cls(**(values | changed))
 
@@ -47,30 +47,22 @@ class ModelFit(FittedModel):
         return model_tree(self)
 
     def tree(self) -> xarray.DataTree:
-        """Return everything that is known of the fit, in ArviZ's schema."""
+        """Return draws, densities and predictions in ArviZ's schema."""
         return self._tree
 
     def truth(self, **options: Any) -> xarray.DataTree:
         """Sample the same model by NUTS.
 
-        Parameters
-        ----------
-        **options
-            As for `zoo.truth`.
-
-        Raises
-        ------
-        TruthError
-            If the draws do not meet the criteria of a truth.
+        Options are those of `zoo.truth`. Draws that do not meet its criteria raise a `TruthError`.
         """
         return truth_of_model(self, **options)
 
     def findings(self, truth: xarray.DataTree | None = None) -> list[Finding]:
-        """Judge the fit; with a truth, also by its distance from it."""
+        """Return the findings of the diagnostics; with a truth also the distance from it."""
         return findings_of(self.tree(), truth)
 
     def verdict(self, truth: xarray.DataTree | None = None) -> Verdict:
-        """Return the worst level among the findings, with a sentence."""
+        """Return the worst level of the findings, with a sentence."""
         return verdict(self.findings(truth))
 
     def report(self, path: str | Path, truth: xarray.DataTree | None = None) -> list[Finding]:
