@@ -1,7 +1,7 @@
 """Commands on finished runs: ``zoo predict``, ``zoo report`` and ``zoo compare``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -29,9 +29,8 @@ def predict(
 
     Returns means or classes, intervals, and both parts of the uncertainty.
     """
-    import pandas as pd
-
     from zoo.data import read_table
+    from zoo.fit.prediction_table import prediction_table
     from zoo.fit.stored import read_fitted
 
     if not 0 < interval < 1:
@@ -39,7 +38,7 @@ def predict(
     prediction = read_fitted(run).predict(
         read_table(file), num_samples=num_samples, per_row=per_row
     )
-    table = pd.DataFrame(_columns(prediction, (1 - interval) / 2))
+    table = prediction_table(prediction, interval=interval)
     if out is None:
         typer.echo(table.to_csv(index=False), nl=False)
         return
@@ -48,27 +47,6 @@ def predict(
     with atomic_path(out) as temporary:
         table.to_csv(temporary, index=False)
     typer.echo(f"{len(table)} predictions written to {out}")
-
-
-def _columns(prediction: Any, tail: float) -> dict[str, Any]:
-    """Return the columns of a prediction, with the quantiles of both tails of numeric ones."""
-    if prediction.probabilities is None:
-        low, high = prediction.quantile([tail, 1 - tail])
-        return {
-            "prediction": prediction.mean,
-            "sd": prediction.total**0.5,
-            f"quantile {tail:.4g}": low,
-            f"quantile {1 - tail:.4g}": high,
-            "aleatoric sd": prediction.aleatoric**0.5,
-            "epistemic sd": prediction.epistemic**0.5,
-        }
-    classes = zip(prediction.classes, prediction.probabilities.T, strict=True)
-    return {
-        "prediction": prediction.labels,
-        **{f"probability of {name}": column for name, column in classes},
-        "aleatoric entropy": prediction.aleatoric,
-        "epistemic entropy": prediction.epistemic,
-    }
 
 
 def report(run: Run, robustness: Robustness = False) -> None:

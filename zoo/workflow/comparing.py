@@ -53,14 +53,18 @@ def compare(*runs: str | Path) -> pd.DataFrame:
     """
     if not runs:
         raise ConfigError("name at least one run directory to compare.")
-    rows, trees = {}, {}
+    rows: dict[str, dict[str, Any]] = {}
+    densities: dict[str, tuple[Array, Array]] = {}
     for name, path in zip(_names(runs), runs, strict=True):
         directory = RunDirectory(path)
         directory.require_complete()
-        trees[name] = read_tree(directory.path / store.POSTERIOR)
-        rows[name] = _row(directory, trees[name])
+        tree = read_tree(directory.path / store.POSTERIOR)
+        rows[name] = _row(directory, tree)
+        if "held_out" in tree.children and "log_density" in tree["held_out"]:
+            group = tree["held_out"].to_dataset()
+            densities[name] = group["y"].to_numpy(), group["log_density"].to_numpy()
     table = pd.DataFrame.from_dict(rows, orient="index")
-    table = pd.concat([table, _differences(trees)], axis=1).sort_values("nll")
+    table = table.join(_differences(densities)).sort_values("nll")
     first = ["method", "priors", "verdict", "nll", "nll_difference", "difference_error"]
     table.index.name = "run"
     return table[[*first, *(column for column in table if column not in first)]]
@@ -110,26 +114,18 @@ def curves_of(*runs: str | Path) -> dict[str, list[Curve]]:
     return found
 
 
-def _differences(trees: Mapping[str, xarray.DataTree]) -> pd.DataFrame:
-    """Return the difference of the NLL from the best run, and its standard error."""
-    known: dict[str, tuple[Array, Array]] = {}
-    for name, tree in trees.items():
-        if "held_out" in tree.children and "log_density" in tree["held_out"]:
-            group = tree["held_out"].to_dataset()
-            known[name] = group["y"].to_numpy(), group["log_density"].to_numpy()
-    columns = pd.DataFrame(
-        np.nan, index=list(trees), columns=["nll_difference", "difference_error"]
-    )
-    if not known:
-        return columns
-    best = max(known, key=lambda name: float(known[name][1].mean()))
-    observed, reference = known[best]
-    for name, (y, density) in known.items():
-        if y.shape == observed.shape and np.array_equal(y, observed):
+def _differences(densities: Mapping[str, tuple[Array, Array]]) -> pd.DataFrame:
+    """Return differences of the NLL from the best run, and their standard errors."""
+    best = max(densities, key=lambda name: float(densities[name][1].mean()), default="")
+    found = {}
+    for name, (y, density) in densities.items():
+        observed, reference = densities[best]
+        if np.array_equal(y, observed):
             gap = reference - density
             error = gap.std(ddof=1) / np.sqrt(len(gap)) if len(gap) > 1 else np.nan
-            columns.loc[name] = [gap.mean(), error]
-    return columns
+            found[name] = [gap.mean(), error]
+    columns = ["nll_difference", "difference_error"]
+    return pd.DataFrame.from_dict(found, orient="index", columns=columns).astype(float)
 
 
 def write_comparison(
