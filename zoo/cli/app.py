@@ -1,8 +1,6 @@
 """The command ``zoo``. Heavy imports happen inside the commands, so that help answers at once."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -36,16 +34,9 @@ for _command in (predict, report, compare, compress, check, truth, sbc):
 
 
 def main() -> None:
-    """Run the command line; mistakes of the user end in one line and exit code 2."""
-    with explained_errors():
-        app()
-
-
-@contextmanager
-def explained_errors() -> Iterator[None]:
-    """Turn an error that input caused into a message and an exit code."""
+    """Run the command line; errors of the user give a message of one line and exit code 2."""
     try:
-        yield
+        app()
     except ZooError as error:
         typer.echo(f"zoo: error: {' '.join(str(error).split())}", err=True)
         sys.exit(BAD_INPUT)

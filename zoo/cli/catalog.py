@@ -1,4 +1,4 @@
-"""What there is: ``zoo list``, ``zoo show`` and ``zoo data``."""
+"""Methods and data sets: ``zoo list``, ``zoo show`` and ``zoo data``."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Flags made from the fields of a pydantic model, so that each field is written down once."""
+"""Flags generated from the fields of a pydantic model."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -16,11 +16,7 @@ from zoo.registry import Recipe
 
 Command = Callable[..., None]
 
-#: How the flags of a mapping look and are read, where that is not NAME=VALUE.
-_MAPPINGS: dict[str, tuple[str, Callable[[Iterable[str]], dict[str, Any]]]] = {
-    "priors": ("<pattern=prior>", parse_priors)
-}
-_ANY_MAPPING = ("<name=value>", parse_options)
+#: Kinds of fields whose flags are repeatable.
 _REPEATED = (dict, tuple)
 _RECIPE = {field.name for field in fields(Recipe)}
 
@@ -45,8 +41,8 @@ class SectionedCommand(TyperCommand):
 def flags_of(model: type[BaseModel]) -> Callable[[Command], Command]:
     """Give a command with ``**settings`` a flag for each field of a model.
 
-    A required field becomes an argument. Values arrive as text, because the model checks them with
-    better messages than a parser of flags; those that were not given are None.
+    A required field becomes an argument. Values are passed as text, because the messages of the
+    model are better than those of the parser; those that were not given are None.
     """
 
     def decorate(command: Command) -> Command:
@@ -60,17 +56,16 @@ def flags_of(model: type[BaseModel]) -> Callable[[Command], Command]:
 
 
 def given_values(model: type[BaseModel], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of the flags that were given, with repeated ones made into mappings."""
+    """Return the values of the flags that were given, with mappings parsed."""
     values = {name: value for name, value in settings.items() if value not in (None, [])}
     for name, value in values.items():
         if kind(model.model_fields[name]) is dict:
-            _, parse = _MAPPINGS.get(name, _ANY_MAPPING)
-            values[name] = parse(value)
+            values[name] = parse_priors(value) if name == "priors" else parse_options(value)
     return values
 
 
 def flag_name(name: str, field: FieldInfo) -> str:
-    """Return the flag of a field; one that is repeated is in the singular: ``--prior``."""
+    """Return the flag of a field, in the singular if it is repeatable: ``--prior``."""
     name = name.removesuffix("s") if kind(field) in _REPEATED else name
     return f"--{name.replace('_', '-')}"
 
@@ -84,48 +79,36 @@ def section(field: FieldInfo) -> str | None:
 
 def help_text(name: str, field: FieldInfo) -> str:
     """Return a field's description, its default and its range."""
+    default = field.get_default(call_default_factory=True)
+    if default is None and name in _RECIPE:
+        default = "set by the method"
     notes = [
         "repeatable" if kind(field) in _REPEATED else "",
-        _default(name, field),
+        "" if default in (None, (), {}) else f"default: {default}",
         limits(field),
     ]
     remark = "; ".join(filter(None, notes))
     return f"{field.description or ''}  [{remark}]" if remark else field.description or ""
 
 
-def _default(name: str, field: FieldInfo) -> str:
-    default = field.get_default(call_default_factory=True)
-    if default is None and name in _RECIPE:
-        return "default: set by the method"
-    return "" if default in (None, (), {}) else f"default: {default}"
-
-
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    declared: Any
-    if field.is_required():
-        declared = Annotated[str | None, typer.Argument(help=field.description)]
-    elif kind(field) is bool:
-        declared = Annotated[bool | None, _option(name, field, both=True)]
-    elif kind(field) in _REPEATED:
-        declared = Annotated[list[str] | None, _option(name, field)]
-    else:
-        declared = Annotated[str | None, _option(name, field)]
+    info: Any = typer.Argument(help=field.description)
+    if not field.is_required():
+        flag, is_switch = flag_name(name, field), kind(field) is bool
+        info = typer.Option(
+            f"{flag}/--no-{flag[2:]}" if is_switch else flag,
+            help=help_text(name, field),
+            metavar=None if is_switch else _metavar(name, field),
+            rich_help_panel=section(field),
+        )
+    types: dict[Any, Any] = {bool: bool, dict: list[str], tuple: list[str]}
+    declared: Any = Annotated[types.get(kind(field), str) | None, info]
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=declared
     )
 
 
-def _option(name: str, field: FieldInfo, *, both: bool = False) -> Any:
-    flag = flag_name(name, field)
-    return typer.Option(
-        f"{flag}/--no-{flag[2:]}" if both else flag,
-        help=help_text(name, field),
-        metavar=None if both else _metavar(name, field),
-        rich_help_panel=section(field),
-    )
-
-
 def _metavar(name: str, field: FieldInfo) -> str:
     if kind(field) is dict:
-        return _MAPPINGS.get(name, _ANY_MAPPING)[0]
+        return "<pattern=prior>" if name == "priors" else "<name=value>"
     return "<str>" if kind(field) is tuple else f"<{accepted(field)}>"

@@ -1,17 +1,17 @@
-"""Exit codes, and how findings lead to them."""
+"""Exit codes, and the exit code of findings."""
 
 from typing import Any
 
 import typer
 
 BAD_INPUT = 2
-#: The command finished, and what it made must not be used: a finding has level ``fail``.
+#: The command finished, but its result must not be used: a finding has level ``fail``.
 NOT_TRUSTED = 3
 INTERRUPTED = 130
 
 
 def judge(findings: list[Any]) -> None:
-    """Print the verdict and what caused it; a failure is an exit code."""
+    """Print the verdict and its reasons; exit with a code if it is ``fail``."""
     from zoo.diagnostics import verdict
 
     result = verdict(findings)

@@ -13,7 +13,7 @@ from zoo.cli.flags import Executor, Quiet, Robustness
 from zoo.errors import ConfigError
 from zoo.fit.config import RunConfig, make_config, read_config
 
-#: Fields that decide which rows a run is trained on: the data, and the seed of its split.
+#: Fields that determine the training rows: the data, and the seed of the split.
 DATA_FIELDS = {"seed"} | {n for n, f in RunConfig.model_fields.items() if section(f) == "Data"}
 
 
@@ -53,23 +53,27 @@ def fit(
         from zoo.infer.tasks.executor import check_executor
 
         check_executor(executor)
-    how = {
+    how: dict[str, Any] = {
         "truth": truth,
         "robustness": robustness,
         "executor": executor,
         "progress_bar": False if quiet else None,
     }
-    if resume is not None:
-        _fit_resumed(resume, how)
-    else:
-        _fit_new(flags, config, out, how)
+    if resume is None:
+        return _fit_new(flags, config, out, how)
+
+    from zoo.fit.store import RunDirectory
+    from zoo.workflow import fitting
+
+    with _interruptible(resume):
+        _print_results(fitting.resume(RunDirectory(resume), **how))
 
 
 def _fit_new(
     flags: dict[str, Any], config: Path | None, out: Path | None, how: dict[str, Any]
 ) -> None:
     values = read_config(config) if config else {}
-    if DATA_FIELDS & flags.keys():  # other rows, or the same ones split in another way
+    if DATA_FIELDS & flags.keys():  # the checksum is that of other rows or another split
         values.pop("data_sha256", None)
     values = _merged(values, flags)
     if "method" not in values or "data" not in values:
@@ -87,7 +91,7 @@ def _fit_new(
 
 
 def _merged(values: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
-    """Put flags over the values of a file; mappings in both are joined, key by key."""
+    """Merge flags into the values of a file, recursively; flags take precedence."""
     joined = {
         name: _merged(values[name], flag)
         for name, flag in flags.items()
@@ -96,18 +100,9 @@ def _merged(values: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     return values | flags | joined
 
 
-def _fit_resumed(path: Path, how: dict[str, Any]) -> None:
-    from zoo.fit.store import RunDirectory
-    from zoo.workflow.fitting import resume
-
-    with _interruptible(path):
-        directory = RunDirectory(path)
-        _print_results(resume(directory, **how))
-
-
 @contextmanager
 def _interruptible(path: Path) -> Iterator[None]:
-    """Say how to go on after Ctrl-C; said here, because typer swallows the exception."""
+    """Explain how to continue after Ctrl-C; typer would swallow the exception."""
     from zoo.fit.store import CHECKPOINT
 
     try:

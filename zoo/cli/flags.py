@@ -1,4 +1,4 @@
-"""Arguments and flags that several commands share, and how repeatable ones are read."""
+"""Shared arguments and flags, and the parsing of repeatable ones."""
 
 import re
 from collections.abc import Iterable

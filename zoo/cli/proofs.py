@@ -1,4 +1,4 @@
-"""Whether a method is right: ``zoo check``, ``zoo truth`` and ``zoo sbc``."""
+"""Tests of a method: ``zoo check``, ``zoo truth`` and ``zoo sbc``."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +15,7 @@ def check(name: Method) -> None:
 
     failed = 0
     for result in run_checks(name):
-        typer.echo(
-            f"{result.status:18}{result.check}{'  ' + result.detail if result.detail else ''}"
-        )
+        typer.echo(f"{result.status:18}{result.check}  {result.detail}".rstrip())
         failed += not result.ok
     if failed:
         typer.echo(f"{failed} checks failed", err=True)
@@ -53,17 +51,11 @@ def truth(
     """
     from zoo.truth.of_method import entry_truth
 
-    given: dict[str, Any] = {
-        "data": data,
-        "net": net,
-        "likelihood": likelihood,
-        "priors": parse_priors(priors) or None,
-        "options": parse_options(options) or None,
-        "seed": seed,
-    }
+    given: dict[str, Any] = {"data": data, "net": net, "likelihood": likelihood}
+    given |= {"priors": parse_priors(priors), "options": parse_options(options)}
     found = entry_truth(
         method,
-        {name: value for name, value in given.items() if value is not None},
+        {"seed": seed} | {name: value for name, value in given.items() if value not in (None, {})},
         seed=seed,
         num_chains=num_chains,
         num_samples=num_samples,

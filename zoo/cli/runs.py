@@ -1,4 +1,4 @@
-"""What is done with finished runs: ``zoo predict``, ``zoo report`` and ``zoo compare``."""
+"""Commands on finished runs: ``zoo predict``, ``zoo report`` and ``zoo compare``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -52,13 +52,11 @@ def predict(
 def report(run: Run, robustness: Robustness = False) -> None:
     """Judge a run again and rewrite its report."""
     from zoo.fit.store import REPORT, RunDirectory
-    from zoo.workflow.outputs import write_report
+    from zoo.workflow.outputs import write_report, write_robustness
 
     directory = RunDirectory(run)
     directory.require_complete()
     if robustness:
-        from zoo.workflow.outputs import write_robustness
-
         write_robustness(directory)
     findings = write_report(directory)
     typer.echo(f"report  {directory.path / REPORT}")

@@ -1,5 +1,6 @@
-"""From a configuration to a model and a guide: the one place where the pieces meet."""
+"""Construction of model and guide from a configuration."""
 
+import contextlib
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ INIT_STREAM = 2_000_000_011
 START_STREAM = 4_000_000_007
 PREDICT_STREAM = 2_000_000_033
 
-#: Multiplications of a step below which a second thread does not pay.
+#: Number of multiplications per step below which more threads are not faster.
 WORK_FOR_THREADS = 2**25
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -52,8 +53,8 @@ def assemble(
 ) -> Assembly:
     """Build model and guide, with every default of the configuration filled in.
 
-    ``num_data`` is the number of training rows: it weighs the likelihood against the prior. ``net``
-    and ``guide`` are objects that the configuration cannot name.
+    ``num_data`` is the number of training rows, which scales the likelihood. ``net`` and ``guide``
+    are objects that the configuration cannot name.
     """
     source = config.guide if guide is None else guide
     if source is None:
@@ -107,14 +108,13 @@ def assemble(
 def start_seed(config: RunConfig) -> int:
     """Return the seed of initial weights, batches and noise.
 
-    The seed of the configuration, unless another start is asked for: it also decides which rows
-    are held out, and those must be the same for all starts.
+    It differs from the seed of the configuration for other starts, which have the same data split.
     """
     return child_seed(config.seed, START_STREAM + config.start) if config.start else config.seed
 
 
 def reinitialised(net: nn.Module) -> nn.Module:
-    """Return a copy of a network with new weights, where its layers know how to draw them."""
+    """Return a copy of a network with new weights in all layers that can be reset."""
     net = copy.deepcopy(net)
     for layer in net.modules():
         reset = getattr(layer, "reset_parameters", None)
@@ -171,7 +171,7 @@ def create(
 
 
 def check_network(model: BNN, x: Tensor, num_classes: int | None) -> None:
-    """Run the network once on rows of the right shape, and refuse one that does not fit."""
+    """Check that the network accepts the rows and has the outputs that the likelihood needs."""
     model.eval()
     try:
         with torch.no_grad():
@@ -194,7 +194,7 @@ def check_network(model: BNN, x: Tensor, num_classes: int | None) -> None:
 
 
 def choose_threads(model: BNN, recipe: Recipe) -> int:
-    """Return one thread for small problems, where more only wait for each other, else all."""
+    """Return one thread for small problems, where more are not faster, else all."""
     work = recipe.batch_size * sum(parameter.numel() for parameter in model.net.parameters())
     return 1 if work < WORK_FOR_THREADS else torch.get_num_threads()
 
@@ -203,14 +203,11 @@ def choose_device(name: str) -> torch.device:
     """Return the device a name stands for; ``auto`` is CUDA where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
+    device = None
+    with contextlib.suppress(RuntimeError):
         device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(
-            f"unknown device {name!r}. Accepted: auto, cpu, cuda, cuda:0, ..."
-        ) from None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"unknown device {name!r}. Accepted: auto, cpu, cuda, cuda:0, ...")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"the device {name!r} is not available: no CUDA. Use cpu or auto.")
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"unknown device {name!r}. Accepted: auto, cpu, cuda, cuda:0, ...")
     return device

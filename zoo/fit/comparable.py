@@ -1,6 +1,8 @@
-"""What fits are compared by: outputs at fixed rows, densities of held-out rows, ELBOs."""
+"""Comparison of fits: outputs at fixed rows, densities of held-out rows, and ELBOs."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.data import Dataset
-from zoo.fit.outcome import Outcome
 from zoo.fit.result import Fitted, training_tensors
 from zoo.infer.predict.draws import log_predictive_density
 from zoo.infer.svi.objective import elbo_draws
@@ -18,9 +19,46 @@ Array = NDArray[Any]
 #: Rows at which functions are compared, and held-out rows that are kept.
 NUM_POINTS = 32
 MAX_HELD_OUT = 2000
-#: Draws behind an ELBO, and how many times rows they may be together.
+#: Number of draws of an ELBO, and largest product of draws and rows.
 MIN_ELBO_DRAWS, MAX_ELBO_DRAWS = 8, 64
 ELBO_ENTRIES = 500_000
+
+
+#: The arrays of an outcome.
+ARRAYS = ("outputs_mean", "outputs_sd", "log_density")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one fit, for comparison with fits from other starts.
+
+    ELBO and standard error are NaN and the arrays empty if training diverged. The mean and sd of
+    the network outputs have shape ``(points, outputs)``; the log predictive density has one element
+    per held-out row.
+    """
+
+    start: int
+    elbo: float
+    elbo_error: float
+    outputs_mean: Array
+    outputs_sd: Array
+    log_density: Array
+
+
+def restart_arrays(outcomes: Sequence[Outcome]) -> dict[str, Array]:
+    """Stack outcomes to arrays with one row each; those of diverged fits are NaN."""
+    numbers = {"restart": "start", "restart_elbo": "elbo", "restart_elbo_error": "elbo_error"}
+    found: dict[str, Array] = {
+        name: np.array([getattr(outcome, field) for outcome in outcomes])
+        for name, field in numbers.items()
+    }
+    for name in ARRAYS:
+        rows = [getattr(outcome, name) for outcome in outcomes]
+        shape = max(rows, key=np.size).shape
+        filled = [row if row.shape == shape else np.full(shape, np.nan) for row in rows]
+        if math.prod(shape):
+            found[f"restart_{name}"] = np.stack(filled)
+    return found
 
 
 def function_points(dataset: Dataset) -> Array:
@@ -31,15 +69,12 @@ def function_points(dataset: Dataset) -> Array:
 
 
 def held_out_rows(dataset: Dataset) -> tuple[Array, Array]:
-    """Return the test rows that are kept, encoded."""
+    """Return the first encoded test rows."""
     return dataset.X_test[:MAX_HELD_OUT], dataset.y_test[:MAX_HELD_OUT]
 
 
 def held_out_log_density(fitted: Fitted, f: Tensor, y: Array) -> Array:
-    """Return the log predictive density of rows in the units of the data.
-
-    ``f`` are outputs of the draws of the fit at these rows, and ``y`` the encoded targets.
-    """
+    """Return the log predictive density in the units of the data, given outputs of the draws."""
     likelihoods = fitted.log_likelihood(f, y, fitted.draws.values)
     density: Array = log_predictive_density(likelihoods).cpu().double().numpy()
     # A density in standardised units is larger by the scale than one in the units of y.
@@ -48,7 +83,7 @@ def held_out_log_density(fitted: Fitted, f: Tensor, y: Array) -> Array:
 
 
 def outcome_of(fitted: Fitted, dataset: Dataset) -> Outcome:
-    """Return what is kept of a fit to compare it with others."""
+    """Return the result of a fit."""
     x, y = training_tensors(fitted.assembly, dataset)
     number = int(np.clip(ELBO_ENTRIES // len(x), MIN_ELBO_DRAWS, MAX_ELBO_DRAWS))
     elbos = elbo_draws(fitted.assembly.model, fitted.assembly.guide, x, y, num_draws=number)

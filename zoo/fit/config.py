@@ -1,4 +1,4 @@
-"""`RunConfig`: everything that decides a run, validated once, written to ``config.yaml``."""
+"""`RunConfig`: the configuration of a run, written to ``config.yaml``."""
 
 import warnings
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ Config = TypeVar("Config", bound=BaseModel)
 class RunConfig(BaseModel):
     """The configuration of one fit. Each field is a flag of ``zoo fit``.
 
-    Values that are None take the method's default; `resolved` fills them in, so that a stored
-    configuration repeats its run even after a default has changed.
+    Values that are None are defaults of the method. `resolved` fills them in, so that a stored
+    configuration does not depend on later changes of defaults.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -133,7 +133,7 @@ class RunConfig(BaseModel):
     @field_validator("net", mode="before")
     @classmethod
     def _plain_net(cls, net: Any) -> Any:
-        """Write the mapping of a graph as YAML would give it back: keys are text."""
+        """Convert the mapping of a graph to what YAML would read: keys are text."""
         if net is None or isinstance(net, str):
             return net
         if not isinstance(net, Mapping):
@@ -160,8 +160,7 @@ class RunConfig(BaseModel):
     @field_validator("priors", mode="after")
     @classmethod
     def _plain_priors(cls, priors: dict[str, Any]) -> dict[str, Any]:
-        # Imported here: reading a configuration must not import torch unless there are priors in
-        # it.
+        # A configuration without priors is read without importing torch.
         from zoo.priors import parse_priors
 
         return {pattern: str(prior) for pattern, prior in parse_priors(priors).items()}
@@ -169,7 +168,7 @@ class RunConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _new_spellings(cls, values: Any) -> Any:
-        """Move what an earlier spelling had elsewhere to the options."""
+        """Convert configurations of earlier versions: some settings are options now."""
         if not isinstance(values, dict) or not isinstance(values.get("options") or {}, Mapping):
             return values
         values = dict(values)
@@ -182,7 +181,7 @@ class RunConfig(BaseModel):
                     moved.setdefault(name, {})[pattern] = value
                 family: Any = prior.family.cls
                 for name in set(prior.family.moved) & set(moved) - set(dict(prior.options)):
-                    # A later pattern that leaves the parameter out had its default.
+                    # A later pattern without the parameter used its default.
                     moved[name][pattern] = family.options.model_fields[name].default
         options = dict(values.get("options") or {})
         for name, by_pattern in moved.items():
@@ -207,7 +206,7 @@ class RunConfig(BaseModel):
         return self
 
     def recipe(self, entry: Entry) -> Recipe:
-        """Return the method's recipe with this configuration's values put in."""
+        """Return the method's recipe, updated with the values of this configuration."""
         given = {name: getattr(self, name) for name in asdict(entry.recipe)}
         return replace(entry.recipe, **{k: v for k, v in given.items() if v is not None})
 
@@ -217,17 +216,17 @@ class RunConfig(BaseModel):
 
 
 def make_config(**values: Any) -> RunConfig:
-    """Build a configuration; a bad value ends in a `ConfigError` of one line."""
+    """Build a configuration; an invalid value raises a `ConfigError`."""
     return validated_config(RunConfig, values)
 
 
 def validated_config(cls: type[Config], values: Mapping[str, Any]) -> Config:
-    """Build a configuration of any class; a bad value ends in a `ConfigError` of one line."""
+    """Build a configuration of any class; an invalid value raises a `ConfigError`."""
     try:
         return cls(**values)
     except ValidationError as error:
         cause = error.errors()[0].get("ctx", {}).get("error")
-        if isinstance(cause, ZooError):  # raised by a validator: its own words are better
+        if isinstance(cause, ZooError):  # raised by a validator
             raise cause from None
         raise ConfigError(_explain(error, list(cls.model_fields))) from None
 
@@ -257,7 +256,7 @@ def dump_config(config: BaseModel) -> str:
 
 
 def _explain(error: ValidationError, known: list[str]) -> str:
-    """Turn pydantic's list of problems into one line about the first of them."""
+    """Return a message of one line about the first problem."""
     problem = error.errors(include_url=False)[0]
     name = ".".join(map(str, problem["loc"])) or "configuration"
     if problem["type"] == "extra_forbidden":

@@ -1,6 +1,4 @@
-"""Predictions as a table, one line per row of the data."""
-
-from typing import Any
+"""Predictions as a table."""
 
 import pandas as pd
 
@@ -9,31 +7,19 @@ from zoo.infer.predict.draws import Prediction
 
 
 def prediction_table(prediction: Prediction, *, interval: float = 0.9) -> pd.DataFrame:
-    """Return a data frame of predictions.
+    """Return a data frame with one line per row.
 
-    Parameters
-    ----------
-    prediction
-        What a fit predicted.
-    interval
-        Probability inside the interval of a numeric prediction.
-
-    Returns
-    -------
     For classes: the most probable one, all probabilities, aleatoric and epistemic entropy. For
-    numbers: mean, standard deviation, interval, aleatoric and epistemic standard deviation.
+    numbers: mean, sd, an interval with probability ``interval``, aleatoric and epistemic sd.
     """
     if not 0 < interval < 1:
         raise ConfigError(f"the interval is a probability between 0 and 1. Got {interval}.")
     if prediction.probabilities is not None:
-        columns: dict[str, Any] = {"prediction": prediction.labels}
-        for index, name in enumerate(prediction.classes):
-            columns[f"probability of {name}"] = prediction.probabilities[:, index]
-        columns |= {
-            "aleatoric entropy": prediction.aleatoric,
-            "epistemic entropy": prediction.epistemic,
-        }
-        return pd.DataFrame(columns)
+        names = [f"probability of {name}" for name in prediction.classes]
+        table = pd.DataFrame(prediction.probabilities, columns=names)
+        table.insert(0, "prediction", prediction.labels)
+        entropies = {"aleatoric": prediction.aleatoric, "epistemic": prediction.epistemic}
+        return table.assign(**{f"{part} entropy": value for part, value in entropies.items()})
     tail = (1 - interval) / 2
     low, high = prediction.quantile([tail, 1 - tail])
     return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""Everything that comes before the first step: data, model, guide and training loop."""
+"""Preparation of a run: data, model, guide and training loop."""
 
 import copy
 import math
@@ -25,16 +25,16 @@ from zoo.infer.svi.objective import Objective
 from zoo.infer.svi.schedule import child_seed
 
 VALIDATION_STREAM = 2_000_000_099
-#: Fewest steps between two looks at the held-out rows; on small data an epoch is too short.
+#: Smallest number of steps between evaluations; on small data an epoch is too short.
 EVALUATE_EVERY = 50
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that is ready to train: everything has been checked, nothing has been written.
+    """A run that is ready to train, checked and not yet written.
 
-    The training part of `dataset` is what the model sees, without rows held out for early stopping;
-    `source` has these too. `net` is the network, if it was given as an object.
+    `source` has all training rows, `dataset` is without those held out for early stopping. `net` is
+    the network if it was given as an object.
     """
 
     assembly: Assembly
@@ -86,25 +86,13 @@ def prepare(
     return Prepared(assembly, svi, _keep_rows(dataset, train), dataset, net)
 
 
-def with_mode(prepared: Prepared) -> Prepared:
-    """Decide whether the steps of a run are compiled; the decision becomes part of it."""
-    assembly, svi = prepared.assembly, prepared.svi
-    if assembly.config.compile != "auto":
-        return prepared
-    with threads(assembly.config.num_threads):
-        svi.choose_mode()
-    config = assembly.config.model_copy(update={"compile": svi.mode})
-    return replace(prepared, assembly=replace(assembly, config=config))
-
-
 def choose_estimator(
     wanted: str, assembly: Assembly, x: Tensor, y: Tensor
 ) -> Literal["local", "weights"]:
-    """Decide what a step samples: the outputs of layers, or their weights.
+    """Choose whether a step samples the outputs of layers or their weights.
 
-    Outputs give gradients of lower variance; on convolutions they cost twice the time, so there
-    they are for priors that need it. A network that uses a weight twice needs the weights
-    themselves.
+    Outputs give gradients of lower variance, but take twice the time in convolutions, where only
+    some priors need them. Networks that use a weight twice need samples of the weights.
     """
     model = assembly.model
     is_cheap = model.has_random_convolutions and not model.has_noisy_convolutions
@@ -154,19 +142,16 @@ def _split_validation(config: RunConfig, num_rows: int) -> tuple[Tensor, Tensor]
 
 
 def run_data(config: RunConfig, dataset: Dataset | None = None) -> tuple[Dataset, Dataset | None]:
-    """Return the data of a run, and the training rows that it held out, if any.
-
-    ``dataset`` are the data of a configuration that does not name them.
-    """
+    """Return the data of a run, and the training rows held out for early stopping, if any."""
     dataset = dataset or _load_dataset(config)
     train, held_out = _split_validation(config, len(dataset.X_train))
     return _keep_rows(dataset, train), _keep_rows(dataset, held_out) if len(held_out) else None
 
 
 def _check_last_batch(net: nn.Module, x: Tensor, batch_size: int) -> None:
-    """Refuse a batch size whose last batch the network cannot train on: normalisation needs two.
+    """Check that the network can train on the last batch: normalisation needs two rows.
 
-    Otherwise the error comes at the end of the first epoch.
+    Otherwise the error occurs at the end of the first epoch.
     """
     num_rows = len(x) % batch_size or min(batch_size, len(x))
     try:
@@ -188,7 +173,7 @@ def _keep_rows(dataset: Dataset, rows: Tensor) -> Dataset:
 
 
 def finished_fit(prepared: Prepared, losses: Tensor) -> Fitted:
-    """Return the fit that training has led to."""
+    """Return the fit after training."""
     assembly, svi, dataset = prepared.assembly, prepared.svi, prepared.dataset
     fitted = Fitted(
         assembly,
@@ -205,7 +190,7 @@ def finished_fit(prepared: Prepared, losses: Tensor) -> Fitted:
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """Compute with this many threads, which decide the last bits of a sum."""
+    """Set the number of threads, on which the last bits of sums depend."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:

@@ -1,32 +1,27 @@
-"""Further fits of one model from other starting points, and what is kept of each.
+"""Further fits of one model from other starts.
 
-A start decides initial weights, batches and noise; the data and the held-out rows stay the same. If
-the fits end with different ELBOs or predictions, the result depends on where training began. Each
-fit is a task of an executor, of which a few numbers are kept; ``--start K`` repeats one of them as
-a separate run.
+A start determines initial weights, batches and noise; the data and the held-out rows stay the same.
+If the fits differ in their ELBOs or predictions, the result depends on the start. Only the outcome
+of a fit is stored; ``--start K`` repeats one of them as a separate run.
 """
 
 import importlib
 import math
 import pickle
 import re
-from collections.abc import Iterable
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from zoo.data import Dataset
 from zoo.errors import ConfigError
 from zoo.fit.build import Assembly
-from zoo.fit.comparable import outcome_of
+from zoo.fit.comparable import ARRAYS, Outcome, outcome_of
 from zoo.fit.config import RunConfig
-from zoo.fit.outcome import ARRAYS, Outcome
 from zoo.fit.prepare import Prepared, finished_fit, prepare, threads
 from zoo.fit.store import RunDirectory
 from zoo.fit.stored import checkpoints, load_checkpoint
@@ -34,9 +29,7 @@ from zoo.infer.svi.loop import DivergedError
 from zoo.infer.tasks.executor import available_cores
 from zoo.infer.tasks.running import Report, run_tasks
 
-Array = NDArray[Any]
-
-#: What is known of the restarts that are done, while others are not.
+#: Outcomes of the finished restarts of an unfinished run.
 RESTARTS = "restarts.safetensors"
 
 
@@ -49,9 +42,8 @@ def run_restarts(
 ) -> tuple[Outcome, ...]:
     """Fit from as many other starts as the configuration asks for.
 
-    With a directory every outcome is written as soon as it is known, and running fits have
-    checkpoints, so that an interrupted run continues where it stopped. By default there are as many
-    processes as the cores allow.
+    Outcomes and checkpoints are written to the directory, if there is one, so that an interrupted
+    run can be continued. By default there are as many processes as the cores allow.
     """
     assembly, config = prepared.assembly, prepared.assembly.config
     starts = range(config.start + 1, config.start + config.restarts + 1)
@@ -61,7 +53,7 @@ def run_restarts(
     def keep(index: int, outcome: Outcome) -> None:
         known[wanted[index]] = outcome
         if directory is not None:
-            _write_outcomes(directory, known.values())
+            _write_outcomes(directory, known)
             directory.remove(_checkpoint(wanted[index]))
 
     tasks = [
@@ -96,10 +88,10 @@ def fit_start(
     folder: Path | None,
     report: Report | None,
 ) -> Outcome:
-    """Fit one start and return what is kept of it; a task that can be sent to another process.
+    """Fit one start; a task that can be sent to another process.
 
-    ``module`` registers the method, checkpoints are written to ``folder`` if it exists on this
-    machine, and ``report`` is told the number of steps done.
+    ``module`` registers the method. Checkpoints are written to ``folder`` if it exists on this
+    machine, and ``report`` receives the number of steps done.
     """
     importlib.import_module(module)
     directory = RunDirectory(folder) if folder is not None and folder.is_dir() else None
@@ -123,7 +115,7 @@ def fit_start(
 
 
 def remove_restart_files(directory: RunDirectory) -> None:
-    """Remove what an unfinished run keeps of its restarts."""
+    """Remove outcomes and checkpoints of restarts."""
     directory.remove(RESTARTS)
     for path in directory.path.glob(_checkpoint("*")):
         directory.remove(path.name)
@@ -136,7 +128,7 @@ def _checkpoint(start: int | str) -> str:
 def _choose_executor(
     executor: Executor | str | None, assembly: Assembly, net: nn.Module | None
 ) -> Executor | str:
-    """Return where restarts run: in this process if they could not be sent, or use all of it."""
+    """Return where restarts run; by default in processes if the fits can be sent to them."""
     sendable = _can_be_sent(net) and assembly.entry.method.__module__ != "__main__"
     if isinstance(executor, str) and executor.startswith("processes") and not sendable:
         raise ConfigError(
@@ -165,15 +157,12 @@ def _can_be_sent(net: nn.Module | None) -> bool:
     return True
 
 
-def _write_outcomes(directory: RunDirectory, outcomes: Iterable[Outcome]) -> None:
-    outcomes = list(outcomes)
-    tensors = {
-        f"{outcome.start}.{name}": torch.from_numpy(getattr(outcome, name))
-        for outcome in outcomes
-        for name in ARRAYS
-    }
-    numbers = {f"{outcome.start}.elbo": outcome.elbo for outcome in outcomes}
-    numbers |= {f"{outcome.start}.elbo_error": outcome.elbo_error for outcome in outcomes}
+def _write_outcomes(directory: RunDirectory, outcomes: dict[int, Outcome]) -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    numbers: dict[str, float] = {}
+    for start, outcome in outcomes.items():
+        tensors |= {f"{start}.{k}": torch.from_numpy(getattr(outcome, k)) for k in ARRAYS}
+        numbers |= {f"{start}.elbo": outcome.elbo, f"{start}.elbo_error": outcome.elbo_error}
     directory.write_tensors(RESTARTS, tensors, numbers)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,6 @@ from zoo.data import Dataset, Schema
 from zoo.errors import ConfigError, DataError
 from zoo.fit.build import DTYPES, PREDICT_STREAM, Assembly
 from zoo.fit.config import RunConfig
-from zoo.fit.outcome import Outcome
 from zoo.infer.normalisation import statistics_of_draws, tracked_layers
 from zoo.infer.predict.draws import (
     Draws,
@@ -29,21 +28,21 @@ from zoo.infer.predict.draws import (
 )
 from zoo.infer.predict.outputs import network_outputs, row_outputs
 from zoo.infer.predict.scores import accuracy, brier, crps, expected_calibration_error, rmse
-from zoo.infer.pruning.codebooks import QuantizedView, quantized_view
+from zoo.infer.pruning.codebooks import quantized_view
 from zoo.infer.pruning.groups import GroupView, group_view
 from zoo.infer.stationarity import FACTORS, MOVES, elbo_gains
 from zoo.infer.svi.objective import estimate_elbo, total_divergence
 from zoo.infer.svi.schedule import child_seed
 from zoo.likelihoods import Bernoulli
 
+if TYPE_CHECKING:
+    from zoo.fit.comparable import Outcome
+
 #: Rows and draws that decide whether pruning costs too much.
 PRUNING_ROWS = 2000
 PRUNING_DRAWS = 32
-#: Draws times training rows that are scored and kept in the tree; of larger data the first rows
-#: are.
+#: Largest product of draws and training rows that is scored and kept in the tree.
 MAX_TREE_ENTRIES = 500_000
-#: Stream of random numbers for draws from the prior.
-PRIOR_STREAM = 3_000_000_019
 
 Array = NDArray[Any]
 
@@ -57,22 +56,19 @@ class Fitted:
     assembly
         The method, its configuration, model and guide.
     schema
-        How rows are encoded.
-    losses
-        Loss of every optimizer step.
+        The encoding of rows.
+    losses, gradient_norms
+        Loss of every optimizer step, and norm of the gradient at some steps.
     seconds
-        Time spent training.
+        Training time.
     path
-        The run directory, if the fit is stored in one.
+        The run directory, if the fit is stored.
     dataset
-        The data it was made from; a fit that was loaded does not have them.
-    gradient_norms
-        Norm of the gradient at some of the steps; a fit that was loaded does not have them.
+        The training and test data. A fit loaded from disk has no data, gradient norms or restarts.
     buffers
-        Statistics of normalisation layers for each posterior draw; empty if there are no such
-        layers.
+        Statistics of normalisation layers for each posterior draw.
     restarts
-        What is kept of fits from other starts; a fit that was loaded has them in its tree.
+        Results of fits from other starts.
     """
 
     assembly: Assembly
@@ -83,7 +79,7 @@ class Fitted:
     dataset: Dataset | None = None
     gradient_norms: Tensor | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)
-    restarts: tuple[Outcome, ...] = ()
+    restarts: "tuple[Outcome, ...]" = ()
 
     @property
     def config(self) -> RunConfig:
@@ -93,17 +89,14 @@ class Fitted:
     @cached_property
     def draws(self) -> Draws:
         """Posterior draws, the same ones every time."""
-        draws = self._draw(self.config.num_samples)
-        return replace(draws, buffers=self.buffers)
+        return replace(self._draw(self.config.num_samples), buffers=self.buffers)
 
     def _draw(self, num_samples: int) -> Draws:
         model, guide = self.assembly.model, self.assembly.guide
         return draw_posterior(model, guide, num_samples, seed=self._prediction_seed)
 
-    def _draws(self, num_samples: int | None) -> Draws:
-        """Return that many draws: those of the fit, or new ones if more are wanted."""
-        if num_samples is None:
-            return self.draws
+    def _first_draws(self, num_samples: int) -> Draws:
+        """Return draws of the fit, or new ones if more are requested than it has."""
         if 1 <= num_samples <= len(self.draws):
             return self.draws.first(num_samples)
         if self.buffers:
@@ -117,20 +110,15 @@ class Fitted:
     def _prediction_seed(self) -> int:
         return child_seed(self.config.seed, PREDICT_STREAM)
 
-    @property
-    def prior_seed(self) -> int:
-        """Seed of the draws from the prior."""
-        return child_seed(self.config.seed, PRIOR_STREAM)
-
     def at(self, complexity: float, dataset: Dataset | None = None) -> Self:
-        """Return the fit of a hypernetwork at another weight of the complexity; nothing is trained.
+        """Return the fit of a hypernetwork at another weight of the complexity, without training.
 
         Parameters
         ----------
         complexity
             Weight of the divergence: the larger, the simpler the network.
         dataset
-            The data of the fit, if it was loaded and its network has batch normalisation.
+            The data, for a fit that was loaded from disk and has batch normalisation.
         """
         guide = self.assembly.guide
         if not isinstance(guide, HypernetworkGuide):
@@ -163,27 +151,19 @@ class Fitted:
         num_samples
             Number of posterior draws; by default those of the fit.
         per_row
-            Give every row draws of its own instead of drawing functions that are joint over the
-            rows (see `zoo.infer.predict.outputs.row_outputs`).
+            Use independent draws for each row instead of functions that are joint over the rows
+            (see `zoo.infer.predict.outputs.row_outputs`).
         """
         x = self._encode(X)
-        if per_row:
-            f, noise = self._row_outputs(x, num_samples)
-            return self.predictive(f, {} if noise is None else {"noise": noise})
-        values = self._draws(num_samples).values
-        return self.predictive(self.outputs(x, values), values)
-
-    def _row_outputs(self, x: Array, num_samples: int | None) -> tuple[Tensor, Tensor | None]:
         num_samples = self.config.num_samples if num_samples is None else num_samples
+        if not per_row:
+            values = self._first_draws(num_samples).values
+            return self.predictive(self.outputs(x, values), values)
         if num_samples < 1:
             raise ConfigError(f"num_samples must be at least 1. Got {num_samples}.")
-        return row_outputs(
-            self.assembly.model,
-            self.assembly.guide,
-            self._rows(x),
-            num_samples,
-            seed=self._prediction_seed,
-        )
+        model, guide, seed = self.assembly.model, self.assembly.guide, self._prediction_seed
+        f, noise = row_outputs(model, guide, self._rows(x), num_samples, seed=seed)
+        return self.predictive(f, {} if noise is None else {"noise": noise})
 
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, shape ``(rows, classes)``."""
@@ -197,7 +177,7 @@ class Fitted:
         x, targets = self._encode(X), self.schema.encode_target(y)
         if len(x) != len(targets):
             raise DataError(f"X has {len(x)} rows and y has {len(targets)}; they must agree.")
-        return self._score(x, targets, self.draws.values)
+        return self.posterior_scores(x, targets)
 
     def _encode(self, X: Any) -> Array:
         if isinstance(X, pd.DataFrame):
@@ -212,7 +192,7 @@ class Fitted:
         return network_outputs(self.assembly.model, slots, self._rows(x), mode=self.config.compile)
 
     def predictive(self, f: Tensor, values: Mapping[str, Tensor]) -> Prediction:
-        """Return the prediction that outputs and the noise of the same draws make."""
+        """Return the prediction for outputs and the noise of the same draws."""
         return predictive(
             self.assembly.model,
             f,
@@ -227,9 +207,6 @@ class Fitted:
         """Return log p(y | x, w) of encoded targets, shape ``(draws, rows)``."""
         targets = target_tensor(self.assembly, y)
         return log_likelihood(self.assembly.model, f, slots.get("noise"), targets)
-
-    def _score(self, x: Array, y: Array, slots: Mapping[str, Tensor]) -> dict[str, float]:
-        return self.output_scores(self.outputs(x, slots), y, slots)
 
     def output_scores(self, f: Tensor, y: Array, slots: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the scores of outputs, shape ``(draws, rows, outputs)``, on encoded targets."""
@@ -250,9 +227,12 @@ class Fitted:
             scores["crps"] = crps(prediction.samples, observed)
         return scores
 
-    def posterior_scores(self, x: Array, y: Array) -> dict[str, float]:
-        """Return the scores of the posterior draws on encoded rows."""
-        return self._score(x, y, self.draws.values)
+    def posterior_scores(
+        self, x: Array, y: Array, slots: Mapping[str, Tensor] | None = None
+    ) -> dict[str, float]:
+        """Return the scores of the posterior draws, or of other values, on encoded rows."""
+        slots = self.draws.values if slots is None else slots
+        return self.output_scores(self.outputs(x, slots), y, slots)
 
     # ------------------------------------------------------------------ what the fit found
 
@@ -272,7 +252,7 @@ class Fitted:
         return pd.DataFrame.from_dict(rows, orient="index")
 
     def groups(self, dataset: Dataset) -> GroupView:
-        """Return which groups of weights are pruned; the cost is checked on training rows."""
+        """Return the groups of weights to prune; the loss is checked on training rows."""
         model, guide = self.assembly.model, self.assembly.guide
         slots = self.draws.first(PRUNING_DRAWS).values
         x, y = dataset.X_train[:PRUNING_ROWS], dataset.y_train[:PRUNING_ROWS]
@@ -285,16 +265,11 @@ class Fitted:
         return group_view(model, guide, self._rows(x), score=density)
 
     def quantize(self) -> nn.Module:
-        """Return the network with code words in the place of its weights.
+        """Return the network with its weights replaced by code words.
 
         Slots without a codebook have the centre of their posterior.
-
-        Raises
-        ------
-        ConfigError
-            If no slot has a prior with a codebook.
         """
-        view = self._quantized()
+        view = quantized_view(self.assembly.model, self.assembly.guide)
         if view is None:
             raise ConfigError(
                 "no weight of this fit has a codebook. Fit the method 'quantized', or give a prior "
@@ -302,41 +277,34 @@ class Fitted:
             )
         return view.network(self.assembly.model.net)
 
-    def _quantized(self) -> QuantizedView | None:
-        return quantized_view(self.assembly.model, self.assembly.guide)
-
     def _quantized_metrics(self, dataset: Dataset) -> dict[str, float]:
         """Score the network of posterior centres, and the quantized one, on the test rows."""
-        view = self._quantized()
+        model = self.assembly.model
+        view = quantized_view(model, self.assembly.guide)
         if view is None:
             return {}
         metrics = {"nonzero_percent": view.nonzero_percent, "bits_per_weight": view.bits}
         for part, values in (("test.mean", view.means), ("test.quantized", view.values)):
             if len(dataset.X_test):
                 slots = {name: value.unsqueeze(0) for name, value in values.items()}
-                buffers = statistics_of_draws(
-                    self.assembly.model, slots, self._rows(dataset.X_train)
-                )
-                scores = self._score(dataset.X_test, dataset.y_test, slots | buffers)
+                slots |= statistics_of_draws(model, slots, self._rows(dataset.X_train))
+                scores = self.posterior_scores(dataset.X_test, dataset.y_test, slots)
                 metrics |= {f"{part}.{name}": score for name, score in scores.items()}
         return metrics
 
     def metrics(self, dataset: Dataset, groups: GroupView) -> dict[str, float]:
         """Return the numbers of ``metrics.json``."""
+        model, guide = self.assembly.model, self.assembly.guide
         metrics: dict[str, float] = {}
         slots = {"train": self.draws.values, "test": self.draws.values}
         if groups.weights_left_percent < 100:
             slots["test.pruned"] = groups.prune(self.draws.values)
-        rows = {
-            "train": self.kept_rows(dataset),
-            "test": (dataset.X_test, dataset.y_test),
-        }
         for part, values in slots.items():
-            X, y = rows[part.partition(".")[0]]
-            if len(X):
-                scores = self._score(X, y, values)
+            test = dataset.X_test, dataset.y_test
+            x, y = self.kept_rows(dataset) if part == "train" else test
+            if len(x):
+                scores = self.posterior_scores(x, y, values)
                 metrics |= {f"{part}.{name}": score for name, score in scores.items()}
-        model, guide = self.assembly.model, self.assembly.guide
         metrics |= self._quantized_metrics(dataset) | guide.metrics()
         return metrics | {
             "elbo": estimate_elbo(model, guide, *training_tensors(self.assembly, dataset)),
@@ -360,19 +328,19 @@ class Fitted:
 
     @property
     def loss_is_elbo(self) -> bool:
-        """Whether the last losses are minus ELBOs of the guide as it is, but for noise.
+        """Whether the last losses estimate the negative ELBO of the final guide.
 
-        They are not if an earlier guide was the best one, or if batches normalise otherwise than
-        draws.
+        They do not after early stopping, which restores an earlier guide, or if layers normalise
+        batches in training differently from posterior draws.
         """
         model = self.assembly.model
         kept_the_last = not self.config.validation_fraction
         return model.method.loss_is_elbo(model) and kept_the_last and not tracked_layers(model.net)
 
     def elbo_gains(self, dataset: Dataset) -> dict[str, Array]:
-        """Return what moves of the posterior would add to the ELBO, empty where it is not known.
+        """Return the change of the ELBO under moves of the posterior; empty if it is not known.
 
-        What was computed and not trained, or is held back by a bound, is not asked either.
+        Posteriors that were computed instead of trained, or that are bounded, are left out.
         """
         held = len(self.losses) == 0 or self.assembly.model.is_bounded
         if held or not self.loss_is_elbo:
@@ -403,22 +371,17 @@ class Fitted:
 
 def training_tensors(assembly: Assembly, dataset: Dataset) -> tuple[Tensor, Tensor]:
     """Return the training rows in the precision of a run, on its device if they fit."""
-    config = assembly.config
-    x = torch.as_tensor(dataset.X_train, dtype=DTYPES[config.dtype])
+    x = torch.as_tensor(dataset.X_train, dtype=DTYPES[assembly.config.dtype])
     y = target_tensor(assembly, dataset.y_train)
-    return (x, y.cpu()) if _outgrow(x.nbytes, y.device) else (x.to(y.device), y)
-
-
-def _outgrow(num_bytes: int, device: torch.device) -> bool:
-    """Tell whether rows would take more than half of what is free on a device."""
-    return device.type == "cuda" and 2 * num_bytes > torch.cuda.mem_get_info(device)[0]
+    # Rows may take half of the free memory of a device.
+    if y.device.type == "cuda" and 2 * x.nbytes > torch.cuda.mem_get_info(y.device)[0]:
+        return x, y.cpu()
+    return x.to(y.device), y
 
 
 def target_tensor(assembly: Assembly, y: Array) -> Tensor:
     """Return encoded targets in the type that the likelihood observes."""
-    config = assembly.config
-    is_index = np.issubdtype(y.dtype, np.integer) and not isinstance(
-        assembly.model.likelihood, Bernoulli
-    )
+    config, is_binary = assembly.config, isinstance(assembly.model.likelihood, Bernoulli)
+    is_index = np.issubdtype(y.dtype, np.integer) and not is_binary
     dtype = torch.int64 if is_index else DTYPES[config.dtype]
     return torch.as_tensor(y, dtype=dtype, device=config.device)

@@ -1,11 +1,11 @@
-"""Training from the first step to the last, with checkpoints, and from other starts."""
+"""Training, with checkpoints, and from other starts."""
 
 from concurrent.futures import Executor
 from dataclasses import replace
 
 from torch import nn
 
-from zoo.fit.prepare import Prepared, finished_fit, prepare, threads, with_mode
+from zoo.fit.prepare import Prepared, finished_fit, prepare, threads
 from zoo.fit.restarts import run_restarts
 from zoo.fit.result import Fitted
 from zoo.fit.store import RunDirectory
@@ -13,15 +13,20 @@ from zoo.fit.stored import checkpoints, load_checkpoint, network_config, write_i
 
 
 def begin(prepared: Prepared, directory: RunDirectory | None) -> Prepared:
-    """Decide how steps are run, and write what a resumed run needs."""
-    prepared = with_mode(prepared)
+    """Choose how steps are executed, and write the files needed to resume the run."""
+    assembly, svi = prepared.assembly, prepared.svi
+    if assembly.config.compile == "auto":
+        with threads(assembly.config.num_threads):
+            svi.choose_mode()
+        config = assembly.config.model_copy(update={"compile": svi.mode})
+        prepared = replace(prepared, assembly=replace(assembly, config=config))
     if directory is not None:
         write_inputs(directory, prepared.assembly.config, prepared.dataset)
     return prepared
 
 
 def continued(directory: RunDirectory, *, net: nn.Module | None = None) -> Prepared:
-    """Return an interrupted run as its last checkpoint left it."""
+    """Return an interrupted run in the state of its last checkpoint."""
     directory.require_unfinished()
     prepared = prepare(network_config(directory), net=net)
     directory.remove_leftovers()
@@ -38,8 +43,7 @@ def train(
 ) -> Fitted:
     """Train to the end, with checkpoints if there is a directory, then from other starts.
 
-    The caller holds the lock of the directory; ``executor`` says where restarts run, see
-    `zoo.infer.tasks.executor.make_executor`.
+    The caller holds the lock of the directory; ``executor`` is for the restarts.
     """
     config = prepared.assembly.config
     with threads(config.num_threads):

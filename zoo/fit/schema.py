@@ -1,6 +1,6 @@
-"""Draws to `xarray.DataTree` in ArviZ's schema. The only file that knows that schema.
+"""Conversion of draws to an `xarray.DataTree` in ArviZ's schema.
 
-Tensors end here: diagnostics and reports see the tree and nothing else.
+Diagnostics and reports use only the tree.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.errors import StoreError
+from zoo.fit.store import atomic_path
 
-#: Weights are left out of the posterior group when their draws would take more than this; they can
-#: be drawn again from the stored guide.
+#: Weights whose draws take more than this are left out; the stored guide can draw them again.
 MAX_WEIGHT_BYTES = 100 * 2**20
 
 Array = NDArray[Any]
@@ -25,62 +25,39 @@ Arrays = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class TreeParts:
-    """What is known of a fit. Draws come first in every array; a part that is None has no group.
+    """The contents of a tree. Draws come first in every array; a part that is None has no group."""
 
-    Attributes
-    ----------
-    sites, slots
-        Latent sites and the network's weights.
-    sample_stats
-        One number per draw: ``log_prior``, ``log_q``, and ``lp`` where it is known.
-    log_likelihood
-        Shape ``(draws, rows)``.
-    log_prior
-        One number per draw for each site.
-    posterior_predictive, prior_predictive
-        Draws of ``y``, shape ``(draws, rows)``.
-    prior
-        Draws of sites and slots from the prior.
-    observed
-        The observed ``y`` of the same rows.
-    inputs
-        The rows themselves, encoded.
-    functions
-        Outputs of the network at fixed rows, shape ``(draws, points, outputs)``.
-    held_out
-        Observed ``y`` of rows that were not trained on and their log predictive density, with
-        ``probability`` of shape ``(rows, classes)`` or ``y_samples`` of shape ``(draws, rows)``.
-    losses
-        Loss of every optimizer step.
-    gradient_norms
-        Norm of the gradient, at some of the steps.
-    restarts
-        Fits from several starts, this one first, with one row each: ``restart`` (their numbers),
-        ``restart_elbo``, ``restart_elbo_error``, ``restart_outputs_mean``, ``restart_outputs_sd``
-        and ``restart_log_density``.
-    gains
-        What moves of the posterior would add to the ELBO (``elbo_gain``, ``elbo_gain_error``), with
-        the names of the ``move`` and the ``factor`` of each, see `zoo.infer.stationarity`.
-    attributes
-        Written on the root: method, seed, versions, ...
-    """
-
+    #: Draws of the latent sites.
     sites: Arrays
+    #: One number per draw: ``log_prior``, ``log_q``, and ``lp`` if it is known.
     sample_stats: Arrays
     losses: Tensor
+    #: Draws of the network's weights.
     slots: Arrays = field(default_factory=dict)
+    #: Shape ``(draws, rows)``, like the draws of ``y`` from posterior and prior.
     log_likelihood: Tensor | None = None
     posterior_predictive: Array | None = None
+    #: ``y`` of the same rows.
     observed: Array | None = None
+    #: One number per draw for each site.
     log_prior: Arrays = field(default_factory=dict)
+    #: Draws of sites and slots from the prior.
     prior: Arrays | None = None
     prior_predictive: Array | None = None
+    #: The encoded rows.
     inputs: Array | None = None
+    #: Outputs of the network at fixed rows, shape ``(draws, points, outputs)``.
     functions: Tensor | None = None
+    #: ``y`` and ``log_density`` of test rows, with ``probability`` of shape ``(rows, classes)`` or
+    #: ``y_samples`` of shape ``(draws, rows)``.
     held_out: Mapping[str, Array] | None = None
     gradient_norms: Tensor | None = None
+    #: Fits from several starts, this one first, see `zoo.fit.comparable.restart_arrays`.
     restarts: Mapping[str, Array] = field(default_factory=dict)
+    #: Changes of the ELBO, see `zoo.infer.stationarity`: ``elbo_gain`` and ``elbo_gain_error``
+    #: for each ``move`` and ``factor``.
     gains: Mapping[str, Array] = field(default_factory=dict)
+    #: Root attributes: method, seed, versions, ...
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -101,18 +78,25 @@ def posterior_tree(parts: TreeParts) -> xarray.DataTree:
         ("posterior_predictive", parts.posterior_predictive),
         ("prior_predictive", parts.prior_predictive),
     ):
-        if values is not None:
-            _check_rows(name, values.shape, (len(values), num_rows))
-            groups[name] = {"y": values[None]}
+        if values is None:
+            continue
+        # Wrong broadcasting gives (draws, draws, rows), which ArviZ accepts silently.
+        if values.shape != (len(values), num_rows):
+            raise ValueError(
+                f"{name} has shape {values.shape} instead of (draws, rows) = "
+                f"{(len(values), num_rows)}"
+            )
+        groups[name] = {"y": values[None]}
     if parts.observed is not None:
         groups["observed_data"] = {"y": parts.observed}
     if parts.prior is not None and not left_out:
         groups["prior"] = _one_chain(_arrays(parts.prior))
     if parts.inputs is not None:
         groups["constant_data"] = {"x": parts.inputs}
+    num_features = 0 if parts.inputs is None else parts.inputs.ndim - 1
     tree: xarray.DataTree = arviz_base.from_dict(
         {name: group for name, group in groups.items() if group or name == "posterior"},
-        dims={"y": ["obs_id"], "x": ["obs_id", *_dims("feature", parts.inputs)]},
+        dims={"y": ["obs_id"], "x": ["obs_id", *(f"feature_{i}" for i in range(num_features))]},
         coords={"obs_id": np.arange(num_rows)},
     )
     for name, dataset in _own_groups(parts).items():
@@ -122,7 +106,7 @@ def posterior_tree(parts: TreeParts) -> xarray.DataTree:
 
 
 def _posterior(parts: TreeParts) -> tuple[dict[str, Array], bool]:
-    """Return sites and weights, and whether some were left out for their size."""
+    """Return sites and weights, and whether some were left out because of their size."""
     posterior = _arrays(parts.sites)
     weights = {k: v for k, v in _arrays(parts.slots).items() if k not in posterior}
     if sum(v.nbytes for v in [*posterior.values(), *weights.values()]) <= MAX_WEIGHT_BYTES:
@@ -131,7 +115,7 @@ def _posterior(parts: TreeParts) -> tuple[dict[str, Array], bool]:
 
 
 def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
-    """Return the groups that are not ArviZ's: the optimisation, functions, and rows held out."""
+    """Return the groups that ArviZ does not define: optimisation, functions, held-out rows."""
     history: dict[str, Any] = {"loss": (("chain", "step"), _array(parts.losses)[None])}
     if parts.gradient_norms is not None:
         norms = _array(parts.gradient_norms)[None]
@@ -158,11 +142,6 @@ def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
     return groups
 
 
-def _dims(name: str, array: Array | None) -> list[str]:
-    """Name the dimensions of rows: one feature, or several."""
-    return [] if array is None else [f"{name}_{i}" for i in range(array.ndim - 1)]
-
-
 def sampling_tree(
     posterior: Mapping[str, Array], sample_stats: Mapping[str, Array], attributes: Mapping[str, Any]
 ) -> xarray.DataTree:
@@ -177,30 +156,20 @@ def sampling_tree(
 
 
 def write_tree(tree: xarray.DataTree, path: Path) -> None:
-    """Write a tree to netCDF."""
-    # HDF5 takes the process down when the disk is full, so it works in memory.
-    path.write_bytes(tree.to_netcdf(engine="h5netcdf"))
+    """Write a tree to netCDF, atomically."""
+    # HDF5 crashes the process when the disk is full, so the file is made in memory.
+    content = tree.to_netcdf(engine="h5netcdf")
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def read_tree(path: str | Path) -> xarray.DataTree:
-    """Read a tree that `write_tree` wrote.
-
-    Raises
-    ------
-    StoreError
-        If the file is missing or damaged.
-    """
+    """Read a tree written by `write_tree`."""
     try:
         with xarray.open_datatree(path, engine="h5netcdf") as opened:
             return opened.load()
     except (OSError, KeyError, ValueError) as error:
         raise StoreError(f"cannot read the posterior {str(path)!r}: {error}") from None
-
-
-def _check_rows(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    # Wrong broadcasting gives (draws, draws, rows), which ArviZ accepts silently.
-    if shape != wanted:
-        raise ValueError(f"{name} has shape {shape} instead of (draws, rows) = {wanted}")
 
 
 def _array(value: Tensor) -> Array:

@@ -1,4 +1,4 @@
-"""A run directory, and files that are either whole or not there.
+"""A run directory, and files that are written atomically.
 
 ``config.yaml`` and ``data.json`` are written first, ``checkpoint.safetensors`` while training, and
 ``metrics.json`` last: a directory without it is an unfinished run. Tensors are stored as
@@ -39,31 +39,19 @@ COMPRESSED = "compressed"
 #: Where runs go when no directory is named.
 RUNS = Path("runs")
 FORMAT = "1"
-#: Numbers under `RUNS` that are tried when other processes take them first.
+#: Number of attempts to make a directory under `RUNS`, if other processes do the same.
 MAX_TRIES = 100
 
 
 class RunDirectory:
-    """The files of one run.
-
-    Parameters
-    ----------
-    path
-        The directory; it need not exist yet.
-    """
+    """The files of one run, in a directory that need not exist yet."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     @classmethod
     def new(cls, path: str | Path | None) -> "RunDirectory":
-        """Make an empty directory; without a path the next free number under ``runs``.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be made, or already holds a run.
-        """
+        """Make an empty directory; without a path the next free number under ``runs``."""
         if path is None:
             return cls(_make_next(RUNS))
         run = cls(path)
@@ -78,22 +66,22 @@ class RunDirectory:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the run was finished: its metrics are written last."""
+        """Whether the run is finished: its metrics are written last."""
         return (self.path / METRICS).is_file()
 
     def require_config(self) -> None:
-        """Refuse a directory that does not hold a run at all."""
+        """Check that the directory holds a run."""
         if not (self.path / CONFIG).is_file():
             raise StoreError(f"{str(self.path)!r} is not a run directory: it has no {CONFIG}.")
 
     def require_unfinished(self) -> None:
-        """Refuse a directory that does not hold an interrupted run."""
+        """Check that the directory holds an interrupted run."""
         self.require_config()
         if self.is_complete:
             raise StoreError(f"the run in {str(self.path)!r} is finished: nothing to resume.")
 
     def require_complete(self) -> None:
-        """Refuse a directory that does not hold a finished run."""
+        """Check that the directory holds a finished run."""
         self.require_config()
         if not self.is_complete:
             raise StoreError(
@@ -103,13 +91,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to this run; the lock of a killed process is released.
-
-        Raises
-        ------
-        StoreError
-            If another process holds the run.
-        """
+        """Lock the run against other processes; the lock of a killed process is released."""
         try:
             fcntl = importlib.import_module("fcntl")
         except ImportError:  # Windows has no such module, and nothing to lock with
@@ -127,7 +109,7 @@ class RunDirectory:
     def write_text(self, name: str, text: str) -> None:
         """Write a text file atomically."""
         with atomic_path(self.path / name) as temporary:
-            # A file name that is no text, in the report, must not cost a finished run.
+            # A report may contain a file name that is not valid text.
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def write_json(self, name: str, value: Any) -> None:
@@ -147,8 +129,7 @@ class RunDirectory:
     ) -> None:
         """Write tensors, and numbers in the file's header, atomically."""
         header = {"format": FORMAT, "numbers": json.dumps(dict(numbers))}
-        # Views, of memory that is shared or in another order, are refused by the format, and would
-        # not come back as views.
+        # The format does not accept views of shared memory or of memory in another order.
         copies = {
             key: value.detach().cpu().clone(memory_format=torch.contiguous_format)
             for key, value in tensors.items()
@@ -158,13 +139,7 @@ class RunDirectory:
             temporary.write_bytes(save(copies, metadata=header))
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Read what `write_tensors` wrote.
-
-        Raises
-        ------
-        StoreError
-            If the file is missing, truncated, or of another format.
-        """
+        """Read tensors and numbers written by `write_tensors`."""
         path = self.path / name
         if not path.is_file():
             raise StoreError(f"there is no {name} in {str(self.path)!r}.")
@@ -191,10 +166,10 @@ class RunDirectory:
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to, and move it into place when all went well.
+    """Yield a temporary path, and move the file into place if there was no error.
 
-    Killed at any moment, the old file or the new one is there, never a part. A full disk or an
-    unwritable directory ends in a `StoreError`.
+    After a kill there is the old file or the new one. A full disk or an unwritable directory raises
+    a `StoreError`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with _explained(path):

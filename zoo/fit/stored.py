@@ -1,4 +1,4 @@
-"""Fitted posteriors on disk: what is needed to predict again, written and read."""
+"""Reading and writing of fitted posteriors."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ def read_fitted(
 
 
 def network_config(directory: RunDirectory) -> RunConfig:
-    """Return the configuration of a run; refuse one of a Pyro model, which needs the model."""
+    """Return the configuration of a run that is not a fit of a Pyro model."""
     values = read_config(directory.path / store.CONFIG)
     if "method" not in values and "model" in values:
         raise ConfigError(
@@ -51,7 +51,7 @@ def network_config(directory: RunDirectory) -> RunConfig:
 
 
 def write_inputs(directory: RunDirectory, config: RunConfig, dataset: Dataset) -> None:
-    """Write what a run needs to be repeated or resumed."""
+    """Write configuration and schema, with which a run can be repeated or resumed."""
     directory.write_json(store.DATA, dataset.schema.to_dict())
     directory.write_text(store.CONFIG, dump_config(config))
 
@@ -69,7 +69,7 @@ def write_fitted(fitted: Fitted, directory: RunDirectory) -> None:
 
 
 def states(model: nn.Module, guide: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a model and its guide, as `load_states` takes them."""
+    """Return the tensors of a model and its guide, for `load_states`."""
     parts = {"model": model.state_dict(), "guide": guide.state_dict()}
     return {f"{part}.{k}": v for part, state in parts.items() for k, v in state.items()}
 
@@ -77,7 +77,7 @@ def states(model: nn.Module, guide: nn.Module) -> dict[str, Tensor]:
 def load_states(
     directory: RunDirectory, tensors: Mapping[str, Tensor], model: nn.Module, guide: nn.Module
 ) -> None:
-    """Put stored tensors into a model and its guide."""
+    """Load stored tensors into a model and its guide."""
     for part, module in (("model.", model), ("guide.", guide)):
         with _fitting(directory, store.GUIDE):
             _load(module, _under(part, tensors))
@@ -113,8 +113,7 @@ def _fitting(directory: RunDirectory, name: str) -> Iterator[None]:
         ) from None
 
 
-#: Numbers of priors that earlier versions stored although they follow from the configuration, and
-#: buffers that earlier versions did not have.
+#: Constants of priors that earlier versions stored, and buffers that they did not have.
 _CONSTANTS = {
     *("zero", "one", "one_half", "global_rate", "low", "high", "temperature", "logits"),
     *("concentration", "loc", "scale", "prior_low", "prior_high"),

@@ -1,4 +1,4 @@
-"""Uncertainty for networks that are trained already, without training them again."""
+"""Uncertainty of trained networks with batch normalisation, without training."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,20 +17,15 @@ from zoo.models.stochastic_batch_norm import NUM_BATCHES, StochasticBatchNormNet
 from zoo.network.bnn import BNN
 from zoo.network.nets.normalised import has_batch_norm
 
-#: What is normalised together: rows, or rows with their targets as a data loader gives them.
+#: Rows, or rows with their targets, as from a data loader.
 Batch = Tensor | tuple[Tensor, ...] | list[Tensor]
 
 
 @dataclass(frozen=True)
 class RandomNetwork:
-    """A trained network with draws.
+    """A trained network with random statistics, as a Pyro model and a guide.
 
-    Attributes
-    ----------
-    model, guide
-        The Pyro model and the distribution of its sites, for `pyro.infer.Predictive` and the like.
-    seed
-        Decides the draws; the same ones every time.
+    All draws use the same seed.
     """
 
     model: BNN
@@ -38,15 +33,15 @@ class RandomNetwork:
     seed: int = 0
 
     def draws(self, num_samples: int = 100) -> Draws:
-        """Return draws of what is random in the network."""
+        """Return draws of the random values of the network."""
         return draw_posterior(self.model, self.guide, num_samples, seed=self.seed)
 
     def outputs(self, x: Tensor, num_samples: int = 100) -> Tensor:
-        """Return the network's outputs, shape ``(draws, rows, outputs)``: each row many times."""
+        """Return the network's outputs, shape ``(draws, rows, outputs)``."""
         return network_outputs(self.model, self.draws(num_samples).slots, x)
 
     def predict(self, x: Tensor, num_samples: int = 100) -> Prediction:
-        """Predict rows as the network takes them, averaged over draws."""
+        """Predict encoded rows, averaged over draws."""
         f = self.outputs(x, num_samples)
         classes: tuple[str, ...] = ()
         if isinstance(self.model.likelihood, Categorical | Bernoulli):
@@ -63,27 +58,27 @@ def stochastic_batch_norm(
     num_batches: int = NUM_BATCHES,
     seed: int = 0,
 ) -> RandomNetwork:
-    """Make the batch statistics of a trained network random; its parameters stay as they are.
+    """Make the batch statistics of a trained network random; its parameters do not change.
 
-    The statistics are observed on mini-batches of the training rows. Every prediction draws them
-    from the distribution with the same moments (see the method ``stochastic_batch_norm``).
+    Predictions draw the statistics from a distribution with the moments of those of mini-batches of
+    the training rows (see the method ``stochastic_batch_norm``).
 
     Parameters
     ----------
     net
         A trained network with batch normalisation. It is copied.
     x
-        Training rows as the network takes them, or batches of them, such as a
-        `torch.utils.data.DataLoader`; then smaller batches than the first are left out.
+        Encoded training rows, or batches of them, such as a `torch.utils.data.DataLoader`; batches
+        smaller than the first are left out.
     batch_size
-        Rows per batch, if ``x`` is a tensor. It should be that of training: the smaller, the more
-        random is the network.
+        Rows per batch, if ``x`` is a tensor, usually that of training. Smaller batches give larger
+        variances.
     likelihood
-        What the outputs mean: ``"categorical"``, ``"bernoulli"``, ``"gaussian(noise=0.1)"``, ...
+        ``"categorical"``, ``"bernoulli"``, ``"gaussian(noise=0.1)"``, ...
     num_batches
-        Batches from which the moments are taken.
+        Number of batches from which the moments are computed.
     seed
-        Decides the batches and the draws.
+        Seed of the batches and the draws.
 
     Examples
     --------
@@ -103,20 +98,15 @@ def stochastic_batch_norm(
         )
     if num_batches < 2:
         raise ConfigError(f"num_batches must be at least 2. Got {num_batches}.")
-    meaning = parse_likelihood(likelihood)
-    if meaning.slots():
+    parsed = parse_likelihood(likelihood)
+    if parsed.slots():
         raise ConfigError(
             f"a trained network has no noise left to learn: write {likelihood}(noise=0.1) with its "
             f"number. Got {likelihood!r}."
         )
     like = next(net.parameters())
     num_rows = len(x) if isinstance(x, Tensor) else 1
-    model = create(
-        "stochastic_batch_norm",
-        net,
-        likelihood=meaning.to(like),
-        num_data=num_rows,
-    )
+    model = create("stochastic_batch_norm", net, likelihood=parsed.to(like), num_data=num_rows)
     assert isinstance(model, StochasticBatchNormNetwork)
     guide = model.guide(init_scale=1.0).to(like.device)
     batches = _cut(x, batch_size, seed) if isinstance(x, Tensor) else _alike(x)
@@ -125,7 +115,7 @@ def stochastic_batch_norm(
 
 
 def _cut(x: Tensor, batch_size: int, seed: int) -> Iterator[Tensor]:
-    """Yield batches of rows in random order, without end."""
+    """Yield batches of rows in random order, endlessly."""
     if not 2 <= batch_size <= len(x):
         raise ConfigError(
             f"batch_size must be between 2 and the number of rows, {len(x)}. Got {batch_size}."
@@ -137,9 +127,9 @@ def _cut(x: Tensor, batch_size: int, seed: int) -> Iterator[Tensor]:
 
 
 def _alike(batches: Iterable[Batch]) -> Iterator[Tensor]:
-    """Yield the rows of batches as large as the first, over and over again."""
-    size = 0
-    while True:
+    """Yield the rows of batches as large as the first, endlessly if they can be read again."""
+    size, seen = 0, True
+    while seen:
         seen = False
         for batch in batches:
             rows = batch if isinstance(batch, Tensor) else batch[0]
@@ -147,5 +137,3 @@ def _alike(batches: Iterable[Batch]) -> Iterator[Tensor]:
             if len(rows) == size:
                 seen = True
                 yield rows
-        if not seen:  # nothing in it, or it can be read only once
-            return

@@ -1,4 +1,4 @@
-"""The tree of a fit: everything that its diagnostics and its report need to know."""
+"""The tree of a fit, from which diagnostics and report are computed."""
 
 import contextlib
 import json
@@ -20,21 +20,19 @@ from zoo.fit.comparable import (
     held_out_log_density,
     held_out_rows,
     outcome_of,
+    restart_arrays,
 )
-from zoo.fit.outcome import restart_arrays
 from zoo.fit.result import Fitted
 from zoo.fit.schema import MAX_WEIGHT_BYTES, TreeParts, posterior_tree
-from zoo.infer.predict.draws import (
-    Draws,
-    draw_prior,
-    log_posterior,
-    site_log_priors,
-)
+from zoo.infer.predict.draws import Draws, draw_prior, log_posterior, site_log_priors
 from zoo.infer.pruning.groups import GroupView
+from zoo.infer.svi.schedule import child_seed
 from zoo.network.nets import choices
 
-#: Numbers of the training inputs that are kept.
+#: Largest number of elements of the training inputs that are stored.
 MAX_INPUTS = 2_000_000
+#: Stream of random numbers for draws from the prior.
+PRIOR_STREAM = 3_000_000_019
 #: Packages whose versions a report names.
 PACKAGES = ("torch", "pyro-ppl", "arviz-base", "arviz-stats", "numpy")
 
@@ -52,12 +50,14 @@ def fit_tree(
     log_priors = site_log_priors(model, draws)
     log_prior = torch.stack(list(log_priors.values())).sum(0)
     stats = {"log_prior": log_prior}
-    with contextlib.suppress(NotImplementedError):  # a guide from elsewhere may not know it
+    with contextlib.suppress(NotImplementedError):  # the density of a guide may be unknown
         stats["log_q"] = log_posterior(fitted.assembly.guide, draws)
-    if len(y) == len(dataset.y_train):  # otherwise the log joint is not known
+    if len(y) == len(dataset.y_train):  # the log joint needs all rows
         stats["lp"] = log_prior + likelihoods.double().sum(1)
     prior = _prior_draws(fitted, draws)
-    points = fitted.outputs(function_points(dataset), draws.values)
+    restarts = {}
+    if fitted.restarts:
+        restarts = restart_arrays([outcome_of(fitted, dataset), *fitted.restarts])
     return posterior_tree(
         TreeParts(
             sites=draws.sites,
@@ -70,11 +70,11 @@ def fit_tree(
             prior_predictive=None if prior is None else _prior_predictive(fitted, prior, x),
             observed=fitted.observed(y),
             inputs=x if x.size <= MAX_INPUTS else None,
-            functions=points,
+            functions=fitted.outputs(function_points(dataset), draws.values),
             held_out=_held_out(fitted, dataset) if len(dataset.X_test) else None,
             losses=fitted.losses,
             gradient_norms=fitted.gradient_norms,
-            restarts=_restarts(fitted, dataset),
+            restarts=restarts,
             gains=fitted.elbo_gains(dataset),
             attributes=_attributes(fitted, dataset, metrics, groups, len(y)),
         )
@@ -84,8 +84,8 @@ def fit_tree(
 def identified_slots(net: nn.Module, slots: list[str]) -> list[str]:
     """Return the slots that the data can identify: all of a linear model, none of a network.
 
-    Permutations and signs of hidden units leave the function of a network unchanged. Of a weight
-    and the noise that multiplies it, the data know the product.
+    Permutations and signs of hidden units leave the function of a network unchanged, and only the
+    product of a weight and the noise that multiplies it is identified.
     """
     layers = [m for m in net.modules() if any(True for _ in m.parameters(recurse=False))]
     is_linear = len(layers) == 1 and isinstance(layers[0], nn.Linear)
@@ -94,24 +94,18 @@ def identified_slots(net: nn.Module, slots: list[str]) -> list[str]:
     return slots if is_linear and len(kinds) == 1 else []
 
 
-def _restarts(fitted: Fitted, dataset: Dataset) -> dict[str, Array]:
-    """Return this fit and those from other starts as arrays, empty if there are no others."""
-    if not fitted.restarts:
-        return {}
-    return restart_arrays([outcome_of(fitted, dataset), *fitted.restarts])
-
-
 def _prior_draws(fitted: Fitted, draws: Draws) -> Draws | None:
     num_bytes = sum(value.nbytes for value in (draws.sites | draws.slots).values())
     if num_bytes > MAX_WEIGHT_BYTES:
         return None
-    return draw_prior(fitted.assembly.model, len(draws), seed=fitted.prior_seed)
+    seed = child_seed(fitted.config.seed, PRIOR_STREAM)
+    return draw_prior(fitted.assembly.model, len(draws), seed=seed)
 
 
 def _prior_predictive(fitted: Fitted, prior: Draws, x: Array) -> Array | None:
     values = prior.slots | fitted.buffers
     f = fitted.outputs(x, values)
-    if not torch.isfinite(f).all():  # a heavy tail went over the largest number
+    if not torch.isfinite(f).all():  # overflow of a prior with heavy tails
         return None
     samples: Array = fitted.predictive(f, values).samples
     return samples if np.isfinite(samples).all() else None
@@ -128,10 +122,7 @@ def _held_out(fitted: Fitted, dataset: Dataset) -> dict[str, Array]:
 
 
 def structure_edges(net: nn.Module, slots: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    """Return the edges of a network with random structure, and the weights of their primitives.
-
-    ``slots`` are draws; without random structure there are no edges to show.
-    """
+    """Return the edges of a network with random structure, and the weights of their primitives."""
     edges: list[dict[str, Any]] = []
     for choice in choices(net):
         drawn = slots.get(f"{choice.module}.structure" if choice.module else "structure")

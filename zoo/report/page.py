@@ -149,8 +149,7 @@ class _Attributes:
         self.config = self.mapping("config")
 
     def text(self, name: str) -> str:
-        value = self._values.get(name, "")
-        return value if isinstance(value, str) else str(value)
+        return str(self._values.get(name, ""))
 
     def parsed(self, name: str, kind: type[T]) -> T:
         try:
@@ -179,31 +178,27 @@ def _fitted(tree: xarray.DataTree, attributes: _Attributes) -> Section:
         sizes = tree["posterior"].sizes
         facts["posterior draws"] = sizes.get("chain", 1) * sizes.get("draw", 1)
         facts["sites"] = len(variables(tree, "posterior"))
-    notes = [f"Reference: {attributes.text('reference')}"] if attributes.text("reference") else []
-    return Section(
-        "fitted",
-        "Model",
-        facts=tables.plain_items(facts),
-        tables=[tables.prior_table(attributes.mapping("priors"))],
-        notes=[*notes, *map(str, attributes.parsed("left_out", list))],
-    )
+    notes = list(map(str, attributes.parsed("left_out", list)))
+    if reference := attributes.text("reference"):
+        notes.insert(0, f"Reference: {reference}")
+    priors = tables.prior_table(attributes.mapping("priors"))
+    facts_shown = tables.plain_items(facts)
+    return Section("fitted", "Model", facts=facts_shown, tables=[priors], notes=notes)
 
 
 def _scores(attributes: _Attributes) -> Section:
     metrics = attributes.mapping("metrics")
     draws = attributes.config.get("num_samples")
     averaged = f"Predictions are averages over {draws} posterior draws. " if draws else ""
-    scores = tables.score_table(metrics)
+    scores, totals = tables.score_table(metrics), tables.total_table(metrics)
+    if scores is None:
+        return Section("scores", "Summary", tables=[totals])
     return Section(
         "scores",
-        "Scores" if scores else "Summary",
-        (
-            f"{averaged}Test rows were not used in the fit; a large gap to the training rows "
-            "indicates overfitting. Except for accuracy, lower is better."
-        )
-        if scores
-        else "",
-        tables=[scores, tables.total_table(metrics)],
+        "Scores",
+        f"{averaged}Test rows were not used in the fit; a large gap to the training rows indicates "
+        "overfitting. Except for accuracy, lower is better.",
+        tables=[scores, totals],
     )
 
 
@@ -259,13 +254,12 @@ def _sparsity(attributes: _Attributes) -> Section:
         return Section("sparsity", "Sparsity")
     left = groups.get("weights_left_percent")
     share = "" if left is None else f"{left:.1f} % of the weights can still influence the output. "
-    relaxed = groups.get("relaxed")
-    taken_back = (
-        f" Here the threshold was relaxed by {relaxed} of {groups.get('relaxations')} steps, "
-        "because pruning was too costly on the training rows."
-        if relaxed
-        else ""
-    )
+    taken_back = ""
+    if relaxed := groups.get("relaxed"):
+        taken_back = (
+            f" Here the threshold was relaxed by {relaxed} of {groups.get('relaxations')} steps, "
+            "because pruning was too costly on the training rows."
+        )
     return Section(
         "sparsity",
         "Sparsity",

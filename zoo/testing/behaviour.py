@@ -30,14 +30,8 @@ def tree_schema(entry: Entry) -> None:
     """The tree has ArviZ's groups, and log-likelihoods of shape (chain, draw, obs_id)."""
     dataset = small_dataset(entry)
     tree = tiny_fit(entry, dataset).tree(dataset)
-    wanted = {
-        "posterior",
-        "sample_stats",
-        "log_likelihood",
-        "posterior_predictive",
-        "observed_data",
-    }
-    missing = wanted - set(tree.children)
+    wanted = {"posterior", "sample_stats", "log_likelihood", "posterior_predictive"}
+    missing = {*wanted, "observed_data"} - set(tree.children)
     assert not missing, f"the tree lacks {sorted(missing)}"
     dims = dict(tree["log_likelihood"]["y"].sizes)
     expected = {"chain": 1, "draw": 8, "obs_id": len(dataset.y_train)}

@@ -1,4 +1,4 @@
-"""The contract of a method, as checks that anybody can run: ``zoo check NAME``.
+"""The contract of a method, as checks: ``zoo check NAME``.
 
 Every entry of the registry must pass every check, unless it lists one under ``expected_failures``
 with a message and a reason; then the check must fail with that message. The last three have an
@@ -48,23 +48,14 @@ CHECKS: dict[str, Callable[[Entry], str | None]] = {
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one check.
-
-    Attributes
-    ----------
-    check
-        Name of the check.
-    ok
-        Whether the outcome is the one that the entry promises.
-    status
-        ``ok``, ``failed``, ``expected failure`` or ``unexpected pass``.
-    detail
-        What was measured, or what went wrong.
-    """
+    """The result of one check."""
 
     check: str
+    #: Whether the outcome is the expected one.
     ok: bool
+    #: ``ok``, ``failed``, ``expected failure`` or ``unexpected pass``.
     status: str
+    #: The measured value, or the error.
     detail: str = ""
 
 

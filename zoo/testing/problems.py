@@ -37,8 +37,7 @@ def small_model(
     entry: Entry, task: str | None = None, *, priors: Mapping[str, str] | None = None
 ) -> BNN:
     """Return the method on a network with four hidden units, or none, in float64."""
-    task = task or entry.tasks[0]
-    likelihood, sizes = _likelihood_and_sizes(entry, task)
+    likelihood, sizes = _likelihood_and_sizes(entry, task or entry.tasks[0])
     net = mlp(sizes).double()
     return create(entry.name, net, likelihood=likelihood.double(), num_data=ROWS, priors=priors)
 

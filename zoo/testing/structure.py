@@ -106,7 +106,7 @@ def minibatch_is_unbiased(entry: Entry) -> None:
 
 
 def gradients_reach_every_parameter(entry: Entry) -> str:
-    """No parameter of the guide is dead."""
+    """Every parameter of the guide has a gradient."""
     model, guide, x, y = small_problem(entry)
     Objective(model, guide)(x, y).backward()
     dead = [n for n, p in guide.named_parameters() if p.grad is None or not p.grad.any()]

@@ -32,7 +32,6 @@ from zoo.diagnostics.reading import labels
 from zoo.diagnostics.sampling import MAX_RHAT, MIN_BFMI, MIN_ESS
 from zoo.errors import ConfigError, StoreError, TruthError
 from zoo.fit.schema import read_tree, sampling_tree, write_tree
-from zoo.fit.store import atomic_path
 from zoo.infer.nuts.chain import Engine
 from zoo.infer.nuts.density import LogDensity
 from zoo.infer.nuts.sampler import Draws, fingerprint, sample_nuts
@@ -112,8 +111,7 @@ class Truth:
 
     def save(self, path: str | Path) -> None:
         """Write the draws to a netCDF file."""
-        with atomic_path(Path(path)) as temporary:
-            write_tree(self.tree(), temporary)
+        write_tree(self.tree(), Path(path))
 
     @classmethod
     def load(cls, path: str | Path, *, quantities: Quantities | None = None) -> "Truth":

@@ -1,4 +1,4 @@
-"""Runs side by side: what methods and priors cost, predict and can be trusted with."""
+"""Comparison of runs: scores, findings and cost of methods and priors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,14 +9,8 @@ import pandas as pd
 import xarray
 from numpy.typing import NDArray
 
-from zoo.diagnostics import Finding, verdict
-from zoo.diagnostics.robustness import (
-    DENSITY,
-    MAIN_SCORES,
-    Curve,
-    main_score,
-    robustness_curves,
-)
+from zoo.diagnostics import verdict
+from zoo.diagnostics.robustness import DENSITY, MAIN_SCORES, Curve, main_score, robustness_curves
 from zoo.errors import ConfigError
 from zoo.fit import store
 from zoo.fit.config import read_config
@@ -29,9 +23,7 @@ Array = NDArray[Any]
 
 #: Scores of held-out rows that are shown, if a run has them.
 SCORES = ("accuracy", "rmse", "ece", "crps", "brier")
-#: What the figure of differences shows.
-SCORE = "negative log-likelihood per held-out row"
-#: Findings whose number is a column.
+#: Columns with the value of a finding.
 FINDINGS = {
     "khat": "approximation.khat",
     "distance_to_truth": "truth.functions.wasserstein",
@@ -42,8 +34,8 @@ FINDINGS = {
 def compare(*runs: str | Path) -> pd.DataFrame:
     """Return a table with one row per run, best held-out density first.
 
-    Differences of the negative log-likelihood are to the best run, with the standard error of the
-    difference over rows; they are left out where runs have other held-out rows.
+    Differences of the negative log-likelihood from the best run have standard errors over rows;
+    they are NaN if the held-out rows differ.
 
     Parameters
     ----------
@@ -61,22 +53,25 @@ def compare(*runs: str | Path) -> pd.DataFrame:
     """
     if not runs:
         raise ConfigError("name at least one run directory to compare.")
-    rows, densities = {}, {}
+    rows: dict[str, dict[str, Any]] = {}
+    densities: dict[str, tuple[Array, Array]] = {}
     for name, path in zip(_names(runs), runs, strict=True):
         directory = RunDirectory(path)
         directory.require_complete()
         tree = read_tree(directory.path / store.POSTERIOR)
         rows[name] = _row(directory, tree)
-        densities[name] = _held_out_densities(tree)
+        if "held_out" in tree.children and "log_density" in tree["held_out"]:
+            group = tree["held_out"].to_dataset()
+            densities[name] = group["y"].to_numpy(), group["log_density"].to_numpy()
     table = pd.DataFrame.from_dict(rows, orient="index")
-    table = pd.concat([table, _differences(densities)], axis=1).sort_values("nll")
+    table = table.join(_differences(densities)).sort_values("nll")
     first = ["method", "priors", "verdict", "nll", "nll_difference", "difference_error"]
     table.index.name = "run"
     return table[[*first, *(column for column in table if column not in first)]]
 
 
 def _names(runs: Sequence[str | Path]) -> list[str]:
-    """Return short names that are different: the last folder, or the whole path."""
+    """Return unique names: the last folder, or the whole path."""
     short = [Path(run).name for run in runs]
     return short if len(set(short)) == len(short) else [str(run) for run in runs]
 
@@ -85,8 +80,7 @@ def _row(directory: RunDirectory, tree: xarray.DataTree) -> dict[str, Any]:
     metrics: Mapping[str, float] = directory.read_json(store.METRICS)
     config = read_config(directory.path / store.CONFIG)
     findings = read_findings(directory)
-    given = config.get("priors") or {}
-    priors = "; ".join(f"{k}={v}" for k, v in given.items())
+    priors = "; ".join(f"{k}={v}" for k, v in (config.get("priors") or {}).items())
     row: dict[str, Any] = {
         "method": tree.attrs["method"],
         "priors": priors or "default",
@@ -95,8 +89,11 @@ def _row(directory: RunDirectory, tree: xarray.DataTree) -> dict[str, Any]:
         "nll": metrics.get("test.nll", np.nan),
     }
     row |= {name: metrics[f"test.{name}"] for name in SCORES if f"test.{name}" in metrics}
-    row |= {name: _value(findings, check) for name, check in FINDINGS.items()}
-    row |= _robustness(tree)
+    values = {finding.check: finding.value for finding in reversed(findings)}
+    row |= {name: values.get(check) for name, check in FINDINGS.items()}
+    score = main_score(tree)
+    curves = [] if score is None else robustness_curves(tree, score)
+    row |= {f"{score}_under_{curve.attack}": curve.mean for curve in curves}
     return row | {
         "weights_left_percent": metrics.get("weights_left_percent"),
         "elbo": metrics.get("elbo"),
@@ -106,15 +103,8 @@ def _row(directory: RunDirectory, tree: xarray.DataTree) -> dict[str, Any]:
     }
 
 
-def _robustness(tree: xarray.DataTree) -> dict[str, float]:
-    """Return the main score on average over the strengths of every attack."""
-    score = main_score(tree)
-    curves = [] if score is None else robustness_curves(tree, score)
-    return {f"{score}_under_{curve.attack}": curve.mean for curve in curves}
-
-
 def curves_of(*runs: str | Path) -> dict[str, list[Curve]]:
-    """Return scores over the strength of attacks, by run; runs without any are left out."""
+    """Return scores as functions of the strength of attacks, for the runs that have them."""
     found = {}
     for name, path in zip(_names(runs), runs, strict=True):
         tree = read_tree(RunDirectory(path).path / store.POSTERIOR)
@@ -124,55 +114,38 @@ def curves_of(*runs: str | Path) -> dict[str, list[Curve]]:
     return found
 
 
-def _value(findings: Sequence[Finding], check: str) -> float | None:
-    return next((finding.value for finding in findings if finding.check == check), None)
-
-
-def _held_out_densities(tree: xarray.DataTree) -> tuple[Array, Array] | None:
-    """Return the observed values and log predictive densities of held-out rows."""
-    if "held_out" not in tree.children or "log_density" not in tree["held_out"]:
-        return None
-    group = tree["held_out"].to_dataset()
-    return group["y"].to_numpy(), group["log_density"].to_numpy()
-
-
-def _differences(densities: Mapping[str, tuple[Array, Array] | None]) -> pd.DataFrame:
-    """Return the difference of the NLL to the best run, and its standard error."""
-    known = {name: pair for name, pair in densities.items() if pair is not None}
-    columns = pd.DataFrame(
-        np.nan, index=list(densities), columns=["nll_difference", "difference_error"]
-    )
-    if not known:
-        return columns
-    best = max(known, key=lambda name: float(known[name][1].mean()))
-    observed, reference = known[best]
-    for name, (y, density) in known.items():
-        if y.shape == observed.shape and np.array_equal(y, observed):
+def _differences(densities: Mapping[str, tuple[Array, Array]]) -> pd.DataFrame:
+    """Return differences of the NLL from the best run, and their standard errors."""
+    best = max(densities, key=lambda name: float(densities[name][1].mean()), default="")
+    found = {}
+    for name, (y, density) in densities.items():
+        observed, reference = densities[best]
+        if np.array_equal(y, observed):
             gap = reference - density
             error = gap.std(ddof=1) / np.sqrt(len(gap)) if len(gap) > 1 else np.nan
-            columns.loc[name] = [gap.mean(), error]
-    return columns
-
-
-def _page(table: pd.DataFrame, curves: Mapping[str, Sequence[Curve]]) -> str:
-    """Return the comparison as a page, with figures of differences and of robustness."""
-    columns = {"nll_difference": "difference", "difference_error": "error"}
-    frame = table[list(columns)].rename(columns=columns)
-    return render_comparison(
-        table,
-        {SCORE: frame},
-        robustness=curves,
-        lead="Best held-out density first; in the figure, further right is worse. The verdict says "
-        "whether a run can be used at all.",
-    )
+            found[name] = [gap.mean(), error]
+    columns = ["nll_difference", "difference_error"]
+    return pd.DataFrame.from_dict(found, orient="index", columns=columns).astype(float)
 
 
 def write_comparison(
     table: pd.DataFrame, path: Path, curves: Mapping[str, Sequence[Curve]] | None = None
 ) -> None:
-    """Write a comparison as a page, CSV or JSON, depending on the ending of the file."""
+    """Write a comparison as HTML, CSV or JSON, depending on the suffix of the file."""
+
+    def page() -> str:
+        columns = {"nll_difference": "difference", "difference_error": "error"}
+        differences = table[list(columns)].rename(columns=columns)
+        return render_comparison(
+            table,
+            {"negative log-likelihood per held-out row": differences},
+            robustness=curves or {},
+            lead="Best held-out density first; in the figure, further right is worse. The verdict "
+            "says whether a run can be used at all.",
+        )
+
     writers: dict[str, Callable[[], str]] = {
-        ".html": lambda: _page(table, curves or {}),
+        ".html": page,
         ".csv": lambda: table.to_csv(),
         ".json": lambda: table.reset_index().to_json(orient="records", indent=1) + "\n",
     }

@@ -1,17 +1,16 @@
-"""`zoo.compress`, which loads compressed networks with torch and safetensors alone."""
+"""`zoo.compress`; its `load` imports only torch and safetensors."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.compress import load
-from zoo.compress.loader import Network
 
 if TYPE_CHECKING:
     from zoo.compress.compression import Compression
 
 
 class Compress:
-    """Called with a run it compresses it; `load` reads what was compressed."""
+    """A function that compresses a run, with the attribute `load` for compressed networks."""
 
     def __call__(self, run: str | Path, **options: Any) -> "Compression":
         """Compress a finished run, see `zoo.workflow.compressing.compress_run`."""
@@ -19,10 +18,7 @@ class Compress:
 
         return compress_run(run, **options)
 
-    @staticmethod
-    def load(path: str | Path) -> Network:
-        """Load a compressed network as a torch module, see `zoo.compress.load`."""
-        return load(path)
+    load = staticmethod(load)
 
 
 compress = Compress()

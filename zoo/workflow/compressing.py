@@ -29,7 +29,7 @@ def compress_run(
     net: nn.Module | None = None,
     dataset: Dataset | None = None,
 ) -> Compression:
-    """Compress a finished run; the network and what was measured go into its directory.
+    """Compress a finished run; the network and its measurements are written to the directory.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ def compress_run(
     if complexity is not None:
         fitted = fitted.at(complexity, data)
     metrics = {} if complexity is not None else directory.read_json(store.METRICS)
-    known = {k.removeprefix("test."): v for k, v in metrics.items() if k.count(".") == 1}
-    known = {k: v for k, v in known.items() if not k.startswith("train.")}
+    parts = {name: name.split(".") for name in metrics}
+    known = {p[1]: metrics[k] for k, p in parts.items() if p[0] == "test" and len(p) == 2}
     with directory.locked():
         compression = compress_fit(
             fitted,

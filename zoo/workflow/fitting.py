@@ -1,4 +1,4 @@
-"""`zoo.fit`: the way from data to a judged fit."""
+"""`zoo.fit`: fitting, with diagnostics and report."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -90,11 +90,11 @@ def fit_method(
     out
         Directory to write the run to; nothing is written when None.
     truth
-        Also sample the posterior by NUTS and compare the fit with it, for small problems that are
-        written to a directory; a fit in memory has `Fit.truth`.
+        Also sample the posterior by NUTS, and compare the fit with it in the report in ``out``; see
+        `Fit.truth`. For small problems.
     robustness
-        Also score the fit under noise, attacks and deletion of weights, for the report of a fit
-        that is written to a directory; a fit in memory has `Fit.robustness`.
+        Also score the fit under noise, attacks and deletion of weights, for the report in ``out``;
+        see `Fit.robustness`.
     executor
         Where restarts and the chains of the truth run, see
         `zoo.infer.tasks.executor.make_executor`.
@@ -129,7 +129,7 @@ def fit_method(
 
 
 def run(prepared: Prepared, directory: RunDirectory | None = None, **how: Any) -> Fit:
-    """Train from the start; if a directory is given, judge the fit and store everything.
+    """Train from the start; if a directory is given, write findings and all results to it.
 
     ``how`` holds ``truth``, ``robustness``, ``executor`` and ``progress_bar`` of `fit_method`.
     """
@@ -137,7 +137,7 @@ def run(prepared: Prepared, directory: RunDirectory | None = None, **how: Any) -
 
 
 def resume(directory: RunDirectory, *, net: nn.Module | None = None, **how: Any) -> Fit:
-    """Continue an interrupted run from its last checkpoint, to the same bits as without a break."""
+    """Continue an interrupted run from its last checkpoint; the result is the same to the bit."""
     return _finish(continued(directory, net=net), directory, **how)
 
 

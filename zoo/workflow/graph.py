@@ -39,7 +39,7 @@ def model_graph(
 
 
 def write_graph(graph: "graphviz.Digraph", path: Path) -> None:
-    """Write a graph as DOT text, or draw it if the file's ending is that of a picture."""
+    """Write a graph as DOT text or as a picture, depending on the suffix of the file."""
     from graphviz import ExecutableNotFound
 
     ending = path.suffix.lower()

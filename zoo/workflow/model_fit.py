@@ -3,14 +3,14 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import xarray
 
-from zoo.diagnostics import Finding, Verdict, refused_truth, verdict
-from zoo.errors import ConfigError, ZooError
+from zoo.diagnostics import Finding, Verdict, verdict
+from zoo.errors import ConfigError
 from zoo.fit import store
 from zoo.fit.any_model import (
     FittedModel,
@@ -25,21 +25,20 @@ from zoo.fit.any_model import (
 from zoo.fit.config import validated_config
 from zoo.fit.guides import GuideSource
 from zoo.fit.model_tree import model_tree
-from zoo.fit.schema import write_tree
 from zoo.fit.store import RunDirectory
 from zoo.fit.stored import load_checkpoint
 from zoo.infer.svi.loop import SVI
 from zoo.report import render_report
 from zoo.truth.of_fit import truth_of_model
-from zoo.workflow.outputs import findings_of, write_judgement
+from zoo.workflow.outputs import findings_of, write_results
 
 
 class ModelFit(FittedModel):
-    """The fitted posterior of a Pyro model: it can be judged, compared with NUTS, and reported."""
+    """The fitted posterior of a Pyro model, with its diagnostics, truth and report."""
 
     @classmethod
     def of(cls, fitted: FittedModel, **changed: Any) -> "ModelFit":
-        """Return a fitted model with everything that can be done to it."""
+        """Return a fitted model as a `ModelFit`."""
         values = {field.name: getattr(fitted, field.name) for field in fields(FittedModel)}
         return cls(**(values | changed))
 
@@ -48,30 +47,22 @@ class ModelFit(FittedModel):
         return model_tree(self)
 
     def tree(self) -> xarray.DataTree:
-        """Return everything that is known of the fit, in ArviZ's schema."""
+        """Return draws, densities and predictions in ArviZ's schema."""
         return self._tree
 
     def truth(self, **options: Any) -> xarray.DataTree:
         """Sample the same model by NUTS.
 
-        Parameters
-        ----------
-        **options
-            As for `zoo.truth`.
-
-        Raises
-        ------
-        TruthError
-            If the draws do not meet the criteria of a truth.
+        Options are those of `zoo.truth`. Draws that do not meet its criteria raise a `TruthError`.
         """
         return truth_of_model(self, **options)
 
     def findings(self, truth: xarray.DataTree | None = None) -> list[Finding]:
-        """Judge the fit; with a truth, also by its distance from it."""
+        """Return the findings of the diagnostics; with a truth also the distance from it."""
         return findings_of(self.tree(), truth)
 
     def verdict(self, truth: xarray.DataTree | None = None) -> Verdict:
-        """Return the worst level among the findings, with a sentence."""
+        """Return the worst level of the findings, with a sentence."""
         return verdict(self.findings(truth))
 
     def report(self, path: str | Path, truth: xarray.DataTree | None = None) -> list[Finding]:
@@ -189,23 +180,12 @@ def _stored(
     truth: bool,
     progress_bar: bool | None,
 ) -> ModelFit:
-    """Train to the end and write everything; the metrics last, because they mark a finished run."""
+    """Train to the end and write all results."""
     with directory.locked():
         trained = train_model(prepared, svi, directory, progress_bar)
         fitted = ModelFit.of(trained, path=directory.path)
         write_fitted_model(fitted, directory)
-        with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
-            write_tree(fitted.tree(), temporary)
-        directory.write_text(store.SUMMARY, fitted.summary().to_csv(index_label="site"))
-        sampled, extra = None, []
-        if truth:
-            try:
-                sampled = fitted.truth(progress_bar=progress_bar)
-                with store.atomic_path(directory.path / store.TRUTH) as temporary:
-                    write_tree(sampled, temporary)
-            except ZooError as error:
-                extra = [refused_truth(str(error))]
-        write_judgement(directory, fitted.tree(), sampled, extra)
-        directory.write_json(store.METRICS, json.loads(fitted.tree().attrs["metrics"]))
-        directory.remove(store.CHECKPOINT)
+        metrics = json.loads(fitted.tree().attrs["metrics"])
+        sample = partial(fitted.truth, progress_bar=progress_bar) if truth else None
+        write_results(directory, fitted.tree(), fitted.summary(), metrics, sample)
     return fitted

@@ -1,16 +1,17 @@
-"""What a run directory holds beyond the fit: tree, findings, truth, robustness, report."""
+"""Results in a run directory: tree, truth, robustness, findings and report."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 import xarray
 from torch import nn
 
 from zoo.data import Dataset
 from zoo.diagnostics import Finding, diagnose, from_json, refused_truth, to_json
 from zoo.diagnostics.robustness import GROUP as ROBUSTNESS
-from zoo.errors import ConfigError, StoreError, TruthError
+from zoo.errors import StoreError, ZooError
 from zoo.fit import store
 from zoo.fit.prepare import run_data, threads
 from zoo.fit.restarts import remove_restart_files
@@ -32,9 +33,9 @@ def write_outputs(
     *,
     robustness: bool = False,
 ) -> None:
-    """Write everything that a finished run holds; the metrics last, because they mark its end.
+    """Write all results of a finished run.
 
-    ``truth`` holds options of `zoo.truth`; None samples none. ``robustness`` adds scores under
+    ``truth`` are options of `zoo.truth`, or None to leave it out. ``robustness`` adds scores under
     noise and attacks.
     """
     write_fitted(fitted, directory)
@@ -43,46 +44,51 @@ def write_outputs(
     tree = fit_tree(fitted, dataset, metrics, groups)
     if robustness:
         tree[ROBUSTNESS] = xarray.DataTree(robustness_of(fitted, dataset))
-    with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
-        write_tree(tree, temporary)
-    directory.write_text(store.SUMMARY, fitted.summary().to_csv(index_label="site"))
     directory.write_json(store.GROUPS, groups.to_dict())
-    truth_tree: xarray.DataTree | None = None
-    extra: list[Finding] = []
-    if truth is not None:
-        truth_tree, extra = write_truth(fitted, directory, dataset, **truth)
-    write_judgement(directory, tree, truth_tree, extra)
-    directory.write_json(store.METRICS, metrics)
-    directory.remove(store.CHECKPOINT)
+    sample = None if truth is None else lambda: truth_of(fitted, dataset, **truth)[1]
+    write_results(directory, tree, fitted.summary(), metrics, sample)
     remove_restart_files(directory)
 
 
-def write_truth(
-    fitted: Fitted, directory: RunDirectory, dataset: Dataset, **options: Any
-) -> tuple[xarray.DataTree | None, list[Finding]]:
-    """Sample the truth and store it; one that is refused is a finding, not an error."""
-    try:
-        tree = truth_of(fitted, dataset, **options)[1]
-    except (TruthError, ConfigError) as error:
-        return None, [refused_truth(str(error))]
-    with store.atomic_path(directory.path / store.TRUTH) as temporary:
-        write_tree(tree, temporary)
-    return tree, []
+def write_results(
+    directory: RunDirectory,
+    tree: xarray.DataTree,
+    summary: pd.DataFrame,
+    metrics: Mapping[str, float],
+    sample_truth: Callable[[], xarray.DataTree] | None,
+) -> None:
+    """Write tree, summary, truth, findings and report, and the metrics last: they mark the end.
+
+    A truth that is refused becomes a finding instead of an error.
+    """
+    write_tree(tree, directory.path / store.POSTERIOR)
+    directory.write_text(store.SUMMARY, summary.to_csv(index_label="site"))
+    truth, extra = None, []
+    if sample_truth is not None:
+        try:
+            truth = sample_truth()
+        except ZooError as error:
+            extra = [refused_truth(str(error))]
+        else:
+            write_tree(truth, directory.path / store.TRUTH)
+    write_judgement(directory, tree, truth, extra)
+    directory.write_json(store.METRICS, metrics)
+    directory.remove(store.CHECKPOINT)
 
 
 def write_report(directory: RunDirectory) -> list[Finding]:
-    """Judge what is stored and write findings and report; nothing else of a run is needed."""
+    """Write findings and report again, from the stored trees."""
     tree = read_tree(directory.path / store.POSTERIOR)
     stored = directory.path / store.TRUTH
     if stored.exists():
         return write_judgement(directory, tree, read_tree(stored), [])
-    # Why there is no truth is known from before.
+    # Keep the reason why there is no truth.
     refused = [f for f in _known_findings(directory) if f.check == "truth.accepted"]
     return write_judgement(directory, tree, None, refused)
 
 
 def findings_of(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> list[Finding]:
-    """Judge a tree; what could not be checked is among the findings."""
+    """Return the findings of a tree, with notes on omitted checks."""
     missing = json.loads(tree.attrs.get("left_out", "[]"))
     notes = [
         Finding(f"model.left_out_{number}", "info", None, None, message)
@@ -97,20 +103,15 @@ def write_judgement(
     truth: xarray.DataTree | None,
     extra: Sequence[Finding],
 ) -> list[Finding]:
-    """Write findings and report of a tree; ``extra`` are findings that it does not tell."""
+    """Write findings and report of a tree; ``extra`` are findings to add."""
     findings = [*findings_of(tree, truth), *extra]
     directory.write_text(store.FINDINGS, to_json(findings))
-    page = render_report(tree, truth, findings, compression=_known_compression(directory))
+    has_compression = (directory.path / store.COMPRESSION).exists()
+    measured = directory.read_json(store.COMPRESSION) if has_compression else None
+    compression = measured if isinstance(measured, dict) else None
+    page = render_report(tree, truth, findings, compression=compression)
     directory.write_text(store.REPORT, page)
     return findings
-
-
-def _known_compression(directory: RunDirectory) -> dict[str, Any]:
-    """Return what was measured when the run was compressed; nothing if it was not."""
-    if not (directory.path / store.COMPRESSION).exists():
-        return {}
-    known = directory.read_json(store.COMPRESSION)
-    return known if isinstance(known, dict) else {}
 
 
 def read_findings(directory: RunDirectory) -> list[Finding]:
@@ -139,14 +140,13 @@ def write_robustness(
     net: nn.Module | None = None,
     **options: Any,
 ) -> None:
-    """Score a finished run under noise and attacks; the curves are added to its tree.
+    """Add scores under noise and attacks to the tree of a finished run.
 
-    Options are as for `zoo.robustness.curves.robustness_of`.
+    Options are those of `zoo.robustness.curves.robustness_of`.
     """
     fitted = read_fitted(directory.path, net=net)
     data, _ = run_data(fitted.config, dataset)
     with directory.locked(), threads(fitted.config.num_threads):
         tree = read_tree(directory.path / store.POSTERIOR)
         tree[ROBUSTNESS] = xarray.DataTree(robustness_of(fitted, data, **options))
-        with store.atomic_path(directory.path / store.POSTERIOR) as temporary:
-            write_tree(tree, temporary)
+        write_tree(tree, directory.path / store.POSTERIOR)

@@ -1,4 +1,4 @@
-"""`Fit`: what `zoo.fit` and `zoo.load` return: a fitted posterior with everything it can do."""
+"""`Fit`: the fitted posterior that `zoo.fit` and `zoo.load` return."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -20,21 +20,21 @@ from zoo.workflow.outputs import write_outputs
 
 
 class Fit(Fitted):
-    """A fitted posterior: it predicts, can be judged, compressed and stored.
+    """A fitted posterior, with its diagnostics, compression and storage.
 
-    A fit that was loaded does not hold its data: pass them as ``dataset`` where they are needed.
+    A fit that was loaded from disk has no data: pass them as ``dataset`` to methods that need them.
     """
 
     @classmethod
     def of(cls, fitted: Fitted, **changed: Any) -> "Fit":
-        """Return a fitted posterior with everything that can be done to it."""
+        """Return a fitted posterior as a `Fit`."""
         values = {field.name: getattr(fitted, field.name) for field in fields(Fitted)}
         return cls(**(values | changed))
 
     def tree(self, dataset: Dataset | None = None) -> xarray.DataTree:
-        """Return everything that is known of the fit, in ArviZ's schema.
+        """Return draws, densities, predictions and scores in ArviZ's schema.
 
-        A fit that was loaded reads the tree that was stored with it.
+        For a fit that was loaded from disk this is the stored tree.
         """
         dataset = dataset or self.dataset
         if dataset is None:
@@ -48,7 +48,7 @@ class Fit(Fitted):
         return save(self, out)
 
     def compress(self, dataset: Dataset | None = None, **options: Any) -> Compression:
-        """Make the network smaller where the posterior allows it, and measure the result.
+        """Prune and round the network according to the posterior, and measure the result.
 
         Options are ``threshold``, ``tolerance`` and ``bits``, as for `zoo.compress.compress_fit`.
         """
@@ -64,8 +64,7 @@ class Fit(Fitted):
     def truth(self, dataset: Dataset | None = None, **options: Any) -> xarray.DataTree:
         """Sample the same model on the same data by NUTS, for small problems.
 
-        Options are as for `zoo.truth`. Draws that do not meet the criteria of a truth raise a
-        `TruthError`.
+        Options are those of `zoo.truth`. Draws that do not meet its criteria raise a `TruthError`.
         """
         return truth_of(self, self.data(dataset), **options)[1]
 

@@ -1,4 +1,4 @@
-"""A method to look at: what ``zoo show`` prints and draws."""
+"""Description of a method: the output of ``zoo show``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ from guides.base import Composite
 from zoo.errors import ConfigError
 from zoo.fit.build import create
 from zoo.infer.svi.objective import site_divergences
-from zoo.likelihoods import parse_likelihood
 from zoo.network.bnn import BNN
 from zoo.network.nets import build_net
 from zoo.registry import Entry, get
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shown:
-    """A method with a network, untrained, and rows that the network takes."""
+    """A method with an untrained network, and rows of the right shape."""
 
     entry: Entry
     net: str
@@ -35,18 +34,16 @@ class Shown:
     x: Tensor
 
     def text(self) -> str:
-        """Return the method in words, model and guide as code, recipe, options and slots."""
+        """Return the summary, model and guide as code, recipe, options and slots."""
         parts = [
             self.entry.documentation.split("\n\n")[0],
             f"Reference: {self.entry.reference}",
             f"Model ({self.entry.method.__module__}):\n\n{model_source(self.entry)}",
         ]
-        guide = guide_source(self.entry)
-        if guide:
+        if guide := guide_source(self.entry):
             parts.append(f"Guide (guides.{self.entry.name}):\n\n{guide}")
         parts.append(f"Recipe: {self.entry.recipe}")
-        options = option_lines(self.entry)
-        if options:
+        if options := option_lines(self.entry):
             parts.append("\n  ".join(["Options:", *options]))
         parts.append("\n  ".join([f"Slots of {self.net}:", *self._slot_lines()]))
         return "\n\n".join(parts)
@@ -76,14 +73,14 @@ def show_method(
     priors: Mapping[str, str] | None = None,
     bayesian: tuple[str, ...] | None = None,
 ) -> Shown:
-    """Build a method with a network, to look at it; sizes in the text of the network are used."""
+    """Build a method with a network of the sizes in its text."""
     entry = get(name)
     num_inputs, num_outputs, image_shape = _sizes(net)
     x = torch.zeros(2, *(image_shape or (num_inputs,)))
     model = create(
         name,
         build_net(net, num_inputs, num_outputs, image_shape),
-        likelihood=parse_likelihood(likelihood),
+        likelihood=likelihood,
         num_data=len(x),
         priors=priors,
         bayesian=bayesian,
@@ -94,9 +91,8 @@ def show_method(
 def _family(posterior: torch.distributions.Distribution) -> str:
     while isinstance(posterior, torch.distributions.Independent):
         posterior = posterior.base_dist
-    return (
-        "Normal" if isinstance(posterior, torch.distributions.Normal) else type(posterior).__name__
-    )
+    is_normal = isinstance(posterior, torch.distributions.Normal)
+    return "Normal" if is_normal else type(posterior).__name__
 
 
 def _sizes(net: str) -> tuple[int, int, tuple[int, int, int] | None]:

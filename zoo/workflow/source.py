@@ -1,4 +1,4 @@
-"""Model and guide of a method as code: the definitions of a file that hold sample statements."""
+"""Source code of model and guide of a method: the definitions with sample statements."""
 
 import ast
 import importlib
@@ -42,11 +42,13 @@ def sample_code(source: str) -> str:
         pyro.sample()
     """
     tree = ast.parse(source)
-    found = [_segment(source, node) for node in tree.body if _samples(node)]
+    lines = source.splitlines()
+    found = [node for node in tree.body if _samples(node)]
     if found:
-        return "\n\n\n".join(found)
+        code = ("\n".join(lines[_first_line(node) - 1 : node.end_lineno]) for node in found)
+        return "\n\n\n".join(code)
     rest = [node for node in tree.body if not isinstance(node, _PREAMBLE)]
-    return "\n".join(source.splitlines()[_first_line(rest[0]) - 1 :]).strip() if rest else ""
+    return "\n".join(lines[_first_line(rest[0]) - 1 :]).strip() if rest else ""
 
 
 def _samples(node: ast.stmt) -> bool:
@@ -59,12 +61,8 @@ def _samples(node: ast.stmt) -> bool:
     return "pyro.sample" in calls or ("guide", 1) in methods
 
 
-def _segment(source: str, node: ast.stmt) -> str:
-    """Return the lines of a definition, decorators included."""
-    return "\n".join(source.splitlines()[_first_line(node) - 1 : node.end_lineno])
-
-
 def _first_line(node: ast.stmt) -> int:
+    """Return the first line of a definition, decorators included."""
     decorators = getattr(node, "decorator_list", [])
     first: int = min([node.lineno, *(decorator.lineno for decorator in decorators)])
     return first

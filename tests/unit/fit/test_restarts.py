@@ -15,9 +15,8 @@ from zoo.diagnostics import diagnose
 from zoo.errors import ConfigError, ZooError
 from zoo.fit import restarts as module
 from zoo.fit.build import reinitialised
-from zoo.fit.comparable import outcome_of
+from zoo.fit.comparable import Outcome, outcome_of, restart_arrays
 from zoo.fit.config import make_config
-from zoo.fit.outcome import Outcome, restart_arrays
 from zoo.fit.prepare import prepare
 from zoo.fit.restarts import _choose_executor
 from zoo.fit.schema import read_tree
