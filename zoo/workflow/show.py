@@ -17,7 +17,7 @@ from zoo.network.nets import build_net
 from zoo.registry import Entry, get
 from zoo.workflow.graph import model_graph
 from zoo.workflow.options import option_lines
-from zoo.workflow.source import guide_source, model_source
+from zoo.workflow.source import guide_module, guide_source, model_source
 
 if TYPE_CHECKING:
     import graphviz
@@ -40,8 +40,8 @@ class Shown:
             f"Reference: {self.entry.reference}",
             f"Model ({self.entry.method.__module__}):\n\n{model_source(self.entry)}",
         ]
-        if guide := guide_source(self.entry):
-            parts.append(f"Guide (guides.{self.entry.name}):\n\n{guide}")
+        if module := guide_module(self.entry, self.guide):
+            parts.append(f"Guide ({module}):\n\n{guide_source(module)}")
         parts.append(f"Recipe: {self.entry.recipe}")
         if options := option_lines(self.entry):
             parts.append("\n  ".join(["Options:", *options]))

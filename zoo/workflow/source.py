@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 
+from guides.base import Guide
 from zoo.network.bnn import BNN
 from zoo.registry import Entry
 
@@ -21,12 +22,20 @@ def model_source(entry: Entry) -> str:
     return "\n\n\n".join(inspect.getsource(cls).strip() for cls in classes)
 
 
-def guide_source(entry: Entry) -> str:
-    """Return the code of the guide that has the name of the method; empty if there is none."""
-    name = f"guides.{entry.name}"
-    if importlib.util.find_spec(name) is None:
-        return ""
-    return sample_code(inspect.getsource(importlib.import_module(name)))
+def guide_module(entry: Entry, guide: Guide) -> str | None:
+    """Return the module of a method's guide: the one of its name, or that of a shared guide.
+
+    A guide that is only composed of the guides of its slots has none.
+    """
+    named, own = f"guides.{entry.name}", type(guide).__module__
+    if importlib.util.find_spec(named) is not None:
+        return named
+    return None if own == Guide.__module__ else own
+
+
+def guide_source(module: str) -> str:
+    """Return the code of the guides of a module."""
+    return sample_code(inspect.getsource(importlib.import_module(module)))
 
 
 def sample_code(source: str) -> str:

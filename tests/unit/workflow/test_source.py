@@ -1,9 +1,12 @@
 import inspect
 from types import SimpleNamespace
 
+from torch import nn
+
 import guides.mean_field
+import zoo
 from zoo.registry import get
-from zoo.workflow.source import guide_source, model_source, sample_code
+from zoo.workflow.source import guide_module, guide_source, model_source, sample_code
 
 MODULE = '''"""A module."""
 
@@ -55,8 +58,10 @@ def test_a_module_without_sample_statements_is_shown_after_its_imports():
 def test_model_and_guide_of_a_method():
     entry = get("mean_field")
     assert "pyro.sample(" in model_source(entry)
-    assert guide_source(entry) in inspect.getsource(guides.mean_field)
-    assert "pyro.sample" in guide_source(entry)
+    shown = guide_source("guides.mean_field")
+    assert shown in inspect.getsource(guides.mean_field)
+    assert "pyro.sample" in shown
+    assert "pyro.sample(" in model_source(get("evidence"))
 
 
 def test_a_model_that_another_method_defines_is_shown_with_it():
@@ -66,8 +71,15 @@ def test_a_model_that_another_method_defines_is_shown_with_it():
 
 
 def test_a_guide_that_samples_through_its_parts_is_shown():
-    assert "class HypernetworkGuide" in guide_source(get("hypernetwork"))
+    assert "class HypernetworkGuide" in guide_source("guides.hypernetwork")
 
 
-def test_a_method_without_a_guide_of_its_name():
-    assert guide_source(SimpleNamespace(name="of_a_plug_in")) == ""
+def test_a_method_without_a_guide_of_its_name_shows_the_shared_one():
+    laplace, plain = (
+        zoo.create(name, nn.Linear(3, 1), likelihood="gaussian", num_data=5).guide(init_scale=0.1)
+        for name in ("laplace", "mean_field")
+    )
+    assert guide_module(get("evidence"), laplace) == "guides.laplace"
+    assert guide_module(get("laplace"), laplace) == "guides.laplace"
+    plug_in = SimpleNamespace(name="of_a_plug_in")
+    assert guide_module(plug_in, plain) is None  # composed of the guides of its slots
