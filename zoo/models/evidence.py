@@ -70,7 +70,7 @@ LINEAR_TOLERANCE = 1e-3
     },
 )
 class EvidenceMethod(Method):
-    """Standard normal priors on every weight and bias; the guide is the exact posterior."""
+    """Standard normal priors; the guide is that of `guides.laplace`, which is exact here."""
 
     network = MeanFieldNetwork
     own_guide = "evidence has the exact posterior"
