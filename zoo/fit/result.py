@@ -373,10 +373,12 @@ def training_tensors(assembly: Assembly, dataset: Dataset) -> tuple[Tensor, Tens
     """Return the training rows in the precision of a run, on its device if they fit."""
     x = torch.as_tensor(dataset.X_train, dtype=DTYPES[assembly.config.dtype])
     y = target_tensor(assembly, dataset.y_train)
-    # Rows may take half of the free memory of a device.
-    if y.device.type == "cuda" and 2 * x.nbytes > torch.cuda.mem_get_info(y.device)[0]:
-        return x, y.cpu()
-    return x.to(y.device), y
+    return (x, y.cpu()) if outgrow(x.nbytes, y.device) else (x.to(y.device), y)
+
+
+def outgrow(num_bytes: int, device: torch.device) -> bool:
+    """Tell whether rows would take more than half of the free memory of a device."""
+    return device.type == "cuda" and 2 * num_bytes > torch.cuda.mem_get_info(device)[0]
 
 
 def target_tensor(assembly: Assembly, y: Array) -> Tensor:
