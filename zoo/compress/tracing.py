@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from zoo.compress.graph import LayerGraph, LayerNode
 from zoo.compress.operations import GraphBuilder, find_handler, unsupported
 from zoo.errors import CompressionError
+from zoo.infer.private_torch import schema_of
 
 #: Rows for tracing, and for comparing the traced network with the original.
 TRACED_ROWS = 3
@@ -102,7 +103,7 @@ class _GraphReader(fx.Interpreter):
         if len(meta.shape) < 2 or meta.shape[0] != TRACED_ROWS:
             raise unsupported(f"{kind} that mixes rows or removes the last dimension of a row")
         positional, keywords = self.fetch_args_kwargs_from_env(n)
-        schema = target._schema.arguments
+        schema = schema_of(target).arguments
         arguments = {a.name: a.default_value for a in schema if a.has_default_value()}
         arguments |= {a.name: value for a, value in zip(schema, positional, strict=False)}
         arguments |= keywords

@@ -7,12 +7,14 @@ arguments in another release, the fallback is used:
 - The kernel of Adam is replaced by ``torch.optim.adam.adam``.
 - Without Inductor, `PrivateNameError` is raised and recorded operations are replayed one by one.
 - Without access to Inductor's code, a density is called from Python.
+- Functions are recorded on tensors with values instead of fake ones.
 """
 
 import contextlib
 import ctypes
 import functools
 import importlib
+import inspect
 import types
 import warnings
 import weakref
@@ -23,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim.adam import adam
 
 #: The release of torch whose private names these are.
@@ -42,6 +45,20 @@ def _private_names() -> Iterator[None]:
         raise PrivateNameError(
             f"torch {torch.__version__} differs inside from {KNOWN_VERSION}: {error}"
         ) from error
+
+
+def record_graph(function: Callable[..., Any], leaves: Sequence[Any]) -> GraphModule:
+    """Record the operations of a function; tensors that are not among its inputs are constants."""
+    options: Any = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
+    if not options.keys() <= inspect.signature(make_fx).parameters.keys():
+        options = {"tracing_mode": "real"}
+    graph: GraphModule = make_fx(function, **options)(*leaves)
+    return graph
+
+
+def schema_of(operator: Any) -> Any:
+    """Return the schema of an ATen operator; None for anything else."""
+    return getattr(operator, "_schema", None)
 
 
 #: Parameters, gradients, first and second moments.

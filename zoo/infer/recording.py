@@ -12,9 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from zoo.infer.private_torch import PrivateNameError, compile_graph
+from zoo.infer.private_torch import PrivateNameError, compile_graph, record_graph
 
 Backend = Literal["replay", "inductor"]
 Mode = Literal["auto", "off", "replay", "inductor"]
@@ -42,7 +41,7 @@ def record(function: Callable[..., Any], *inputs: Any, backend: Backend) -> Call
         return function(*_mapped(lambda _: next(rest), inputs))
 
     with torch.random.fork_rng():  # recording must not change the random state
-        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+        graph = record_graph(flat, leaves)
     _drop_detachments(graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()

@@ -212,12 +212,27 @@ def test_a_replayed_density_has_the_right_posterior(monkeypatch):
     assert (np.abs(gap) < 5 * row.sel(statistic="mcse_mean").values).all()
 
 
+def test_functions_are_recorded_without_the_private_option(monkeypatch):
+    known = torch.tensor([1.0, 2.0])
+    x = torch.tensor([3.0, 5.0])
+    private = private_torch.record_graph(lambda x: (x * known).sin(), [x])
+    public_make_fx = private_torch.make_fx
+
+    def make_fx(f, tracing_mode="real"):
+        return public_make_fx(f, tracing_mode=tracing_mode)
+
+    monkeypatch.setattr(private_torch, "make_fx", make_fx)
+    public = private_torch.record_graph(lambda x: (x * known).sin(), [x])
+    for graph in (private, public):
+        assert torch.equal(graph(2 * x), (2 * x * known).sin())
+
+
 #: Files with private names; the base classes of batch norm and convolution are used everywhere.
 ALLOWED = {"private_torch.py", "private_nutpie.py"}
 PRIVATE = re.compile(
     r"\b(torch|nutpie)(\.\w+)*\._(?!_)\w"  # torch._C, from torch.utils._pytree import tree_map
     r"|^ *from (torch|nutpie)[.\w]* import .*\b_\w"  # from torch.utils import _pytree
-    r"|_make_sampler",
+    r"|_make_sampler|\._schema|\"_schema\"|_allow_non_fake_inputs",
     re.MULTILINE,
 )
 
@@ -232,6 +247,8 @@ PRIVATE = re.compile(
         "torch._fused_adam_(values)",
         "torch.utils._pytree.tree_map(f, x)",
         "from nutpie import _lib",
+        "target._schema.arguments",
+        "make_fx(f, _allow_non_fake_inputs=True)",
     ],
 )
 def test_private_names_are_recognised(line):

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.distributions import AffineTransform, Independent, Normal, biject_to
 from torch.fx import Graph, GraphModule, Node
 
+from zoo.infer.private_torch import schema_of
+
 aten = torch.ops.aten
 
 
@@ -143,7 +145,7 @@ def _ancestors(nodes: Sequence[Node]) -> set[Node]:
 def _are_changed(nodes: set[Node]) -> bool:
     """Return whether one of the values is modified after it was computed."""
     return any(
-        getattr(getattr(user.target, "_schema", None), "is_mutable", False)
+        getattr(schema_of(user.target), "is_mutable", False)
         for node in nodes
         for user in node.users
     )
