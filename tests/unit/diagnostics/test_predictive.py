@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from tests.unit.diagnostics.synthetic_trees import SIGMA, Regression, the, tree_of
+from zoo.diagnostics import held_out
 from zoo.diagnostics.held_out import calibration_noise, held_out_findings, reliability_curve
 from zoo.diagnostics.leave_one_out import leave_one_out, loo_findings, loo_pit
 from zoo.diagnostics.predictive import (
@@ -431,3 +432,25 @@ def test_checks_are_silent():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loo_findings(Regression(rows=20, columns=10).fit())
+
+
+def test_ties_of_loo_pit_are_spread_over_their_weight():
+    """Of two thousand rows whose draws all equal the observation, PIT values are uniform."""
+    rows = 2000
+    samples, weights = np.zeros((4, rows)), np.full((4, rows), 0.25)
+    values = loo_pit(samples, np.zeros(rows), weights)
+    assert stats.kstest(values, "uniform").pvalue > 0.01
+    half = np.where(np.arange(4)[:, None] < 2, -1.0, samples)  # half of the draws lie below
+    values = loo_pit(half, np.zeros(rows), weights)
+    assert stats.kstest(values, stats.uniform(0.5, 0.5).cdf).pvalue > 0.01
+
+
+def test_calibration_noise_has_the_bins_of_the_calibration_error():
+    """Confidences in the last three bins, which an index that is off by one would merge."""
+    confidence = np.array([0.85, 0.92, 0.99] * 30)
+    probability = np.stack([confidence, 1 - confidence], 1)
+    rng = np.random.default_rng(held_out.SEED)
+    noise = calibration_noise(probability)
+    for error in noise[:20]:
+        correct = rng.uniform(size=len(confidence)) < confidence
+        assert error == pytest.approx(expected_calibration_error(probability, 1 - correct))

@@ -190,6 +190,13 @@ def test_the_sliced_distance_sees_a_correlation_that_single_columns_hide():
     assert kernel_test(fit[:200], truth[:200])[1] < 0.01
 
 
+def test_the_sliced_distance_does_not_depend_on_the_units_of_a_column():
+    rng = np.random.default_rng(0)
+    fit, truth = rng.normal(size=(300, 2)), rng.normal(0.3, 1.2, size=(300, 2))
+    units = np.array([1.0, 1000.0])
+    assert sliced_distance(fit * units, truth * units) == pytest.approx(sliced_distance(fit, truth))
+
+
 def test_the_kernel_test_keeps_its_level():
     """p-values of equal distributions are uniform."""
     p_values = [
