@@ -170,6 +170,11 @@ def test_a_rise_of_the_squared_error_is_relative(after, level):
     assert finding.level == level
 
 
+def test_a_squared_error_of_zero_has_no_relative_rise():
+    (finding,) = quantization_findings(tree(50, test_mean_rmse=0.0, test_quantized_rmse=0.0))
+    assert (finding.level, finding.value) == ("ok", 0.0)
+
+
 def test_without_scores_there_is_no_finding():
     assert quantization_findings(xarray.DataTree()) == []
     assert quantization_findings(tree(5)) == []
