@@ -110,6 +110,9 @@ def test_a_wrong_scale_is_found(ratio, level):
     result = the(truth_findings(fit, truth), "truth.functions.sd")
     assert result.level == level
     assert result.value == pytest.approx(ratio, rel=0.1)
+    if level != "ok":
+        share = 100 * (2 * stats.norm.cdf(1.96 * result.value) - 1)
+        assert f"a 95 % interval covers about {share:.3g} %" in result.message
 
 
 @pytest.mark.parametrize("location", [0.0, 100.0])

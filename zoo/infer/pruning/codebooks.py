@@ -4,7 +4,6 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,16 +57,6 @@ class QuantizedView:
                 if name != "noise":  # a parameter of the likelihood
                     quantized.get_parameter(name).copy_(value)
         return quantized.eval()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return code words and statistics of the quantized weights, as plain types."""
-        return {
-            name: {
-                "codebook": self.codebooks[name].tolist(),
-                "nonzero_percent": 100.0 * float((code != 0).double().mean()),
-            }
-            for name, code in self.codes.items()
-        }
 
 
 @torch.no_grad()
