@@ -114,7 +114,7 @@ def _attributes(fitted: FittedModel, left_out: list[str]) -> dict[str, Any]:
 
 def _priors(fitted: FittedModel) -> dict[str, str]:
     """Describe the prior of every site: its numbers, or the sites on which they depend."""
-    found: Any = {}
+    found: Any = None
     try:
         with pyro.settings.context(module_local_params=True), torch.random.fork_rng():
             found = get_dependencies(fitted.model)["prior_dependencies"]
@@ -123,6 +123,9 @@ def _priors(fitted: FittedModel) -> dict[str, str]:
     priors = {}
     for name, node in _training_nodes(fitted).items():
         if name in fitted.draws and node["type"] == "sample":
+            if found is None:  # its numbers may be those of one draw of other sites
+                priors[name] = _family(node["fn"])[0]
+                continue
             parents = [parent for parent in found.get(name, {}) if parent != name]
             priors[name] = prior_text(node["fn"], parents)
     return priors
@@ -130,9 +133,7 @@ def _priors(fitted: FittedModel) -> dict[str, str]:
 
 def prior_text(prior: Any, parents: Sequence[str] = ()) -> str:
     """Describe a prior, for example ``Normal(loc=0, scale=5)`` or ``Normal given mu, tau``."""
-    while hasattr(prior, "base_dist") and not isinstance(prior, TransformedDistribution):
-        prior = prior.base_dist
-    family = type(prior).__name__
+    family, prior = _family(prior)
     if parents:
         return f"{family} given {', '.join(parents)}"
     numbers = []
@@ -144,6 +145,13 @@ def prior_text(prior: Any, parents: Sequence[str] = ()) -> str:
             text = f"{value.flatten()[0].item():.4g}" if same else f"{value.numel()} values"
             numbers.append(f"{name}={text}")
     return f"{family}({', '.join(numbers)})"
+
+
+def _family(prior: Any) -> tuple[str, Any]:
+    """Return the name of a distribution and the distribution, without plates and events."""
+    while hasattr(prior, "base_dist") and not isinstance(prior, TransformedDistribution):
+        prior = prior.base_dist
+    return type(prior).__name__, prior
 
 
 def _training_nodes(fitted: FittedModel) -> dict[str, Any]:

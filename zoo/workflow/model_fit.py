@@ -23,7 +23,7 @@ from zoo.fit.any_model import (
     write_model_config,
 )
 from zoo.fit.config import validated_config
-from zoo.fit.guides import GuideSource
+from zoo.fit.guides import GuideSource, guide_text
 from zoo.fit.model_tree import model_tree
 from zoo.fit.store import RunDirectory
 from zoo.fit.stored import load_checkpoint
@@ -139,8 +139,8 @@ def fit_model(
         return _stored(prepared, svi, directory, truth=truth, progress_bar=progress_bar)
     guide = "mean_field" if guide is None else guide
     name = getattr(model, "__name__", type(model).__name__)
-    text = guide if isinstance(guide, str) else None
-    config = validated_config(ModelConfig, {"model": name, "guide": text, **settings})
+    given = {"model": name, "guide": guide_text(guide)}
+    config = validated_config(ModelConfig, {**given, **settings})
     prepared, svi = prepare_model(model, config, guide=guide, **data)
     if out is None:
         return ModelFit.of(train_model(prepared, svi, progress_bar=progress_bar))

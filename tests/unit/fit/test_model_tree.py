@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import zoo
+from zoo.fit import model_tree
 from zoo.fit.model_tree import prior_text
 
 
@@ -42,3 +43,16 @@ def test_a_prior_names_the_sites_on_which_it_depends():
         "tau": "HalfCauchy(scale=5)",
         "theta": "Normal given mu, tau",
     }
+
+
+def test_without_known_dependencies_a_prior_has_no_numbers(monkeypatch):
+    def unknown(*args):
+        raise NotImplementedError
+
+    def model(y):
+        mu = pyro.sample("mu", dist.Normal(0.0, 5.0))
+        pyro.sample("theta", dist.Normal(mu, 1.0))
+
+    monkeypatch.setattr(model_tree, "get_dependencies", unknown)
+    fitted = zoo.fit(model, args=(0,), num_steps=5, num_samples=5)
+    assert json.loads(fitted.tree().attrs["priors"]) == {"mu": "Normal", "theta": "Normal"}
