@@ -98,7 +98,7 @@ def row_of(posterior: Posterior, args: Any, num_steps: int) -> dict[str, Any]:
     theirs = [stock_elbo(posterior, args, num_steps, seed) for seed in range(SEEDS)]
     stock, stock_error = max(theirs)
     try:
-        judged = fitted.verdict(fitted.truth(progress_bar=False)).level
+        judged = fitted.verdict(truth=fitted.truth(progress_bar=False)).level
     except ZooError as refusal:
         judged = f"no truth: {refusal}"[:80]
     return {

@@ -35,7 +35,8 @@ def test_tree_findings_and_report_have_the_curves(tried, name):
     run = tried / name
     tree = read_tree(run / "posterior.nc")
     assert {"fgsm_accuracy", "fgsm_nll", "deletion_accuracy"} <= set(tree["robustness"].data_vars)
-    checks = {finding["check"] for finding in json.loads((run / "findings.json").read_text())}
+    findings = json.loads((run / "findings.json").read_text())["findings"]
+    checks = {finding["check"] for finding in findings}
     assert {"robustness.input_noise", "robustness.fgsm", "robustness.deletion"} <= checks
     page = (run / "report.html").read_text()
     assert '<section id="robustness">' in page

@@ -10,14 +10,18 @@ NOT_TRUSTED = 3
 INTERRUPTED = 130
 
 
-def judge(findings: list[Any]) -> None:
-    """Print the verdict and its reasons; exit with a code if it is ``fail``."""
-    from zoo.diagnostics import verdict
+def judge(judgement: Any) -> None:
+    """Print the verdict on every use and its reasons; exit with a code if it is ``fail``."""
+    from zoo.diagnostics.uses import USE_WORDS
+    from zoo.diagnostics.verdict import level_words
 
-    result = verdict(findings)
-    for finding in findings:
-        if finding.level in ("warn", "fail"):
-            typer.echo(f"{finding.level:6}  {finding.message} {finding.advice}")
-    typer.echo(f"verdict {result.level}: {result.sentence}")
+    result = judgement.verdict
+    for finding in judgement.findings:
+        if finding.level in ("unchecked", "warn", "fail"):
+            typer.echo(f"{level_words(finding.level):11}  {finding.message} {finding.advice}")
+    for use in result.asked:
+        level = level_words(result.uses[use].level)
+        typer.echo(f"{level:11}  {USE_WORDS[use]} ({use})")
+    typer.echo(f"verdict {level_words(result.level)}: {result.sentence}")
     if result.level == "fail":
         raise typer.Exit(NOT_TRUSTED)

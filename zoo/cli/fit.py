@@ -9,7 +9,7 @@ import typer
 
 from zoo.cli.config_flags import flag_name, flags_of, given_values, section
 from zoo.cli.exits import INTERRUPTED, judge
-from zoo.cli.flags import Executor, Quiet, Robustness
+from zoo.cli.flags import Executor, ForUse, Quiet, Robustness
 from zoo.errors import ConfigError
 from zoo.fit.config import RunConfig, make_config, read_config
 
@@ -33,6 +33,7 @@ def fit(
         bool, typer.Option("--truth", help="Also compare the fit with NUTS; for small problems.")
     ] = False,
     robustness: Robustness = False,
+    use: ForUse = None,
     executor: Executor = None,
     quiet: Quiet = False,
     **settings: Any,
@@ -49,6 +50,10 @@ def fit(
             "--resume repeats the stored configuration; it does not take "
             f"{', '.join(names) or '--config or --out'}."
         )
+    if use is not None:
+        from zoo.diagnostics.verdict import check_use
+
+        check_use(use)
     if executor is not None:
         from zoo.infer.tasks.executor import check_executor
 
@@ -60,17 +65,21 @@ def fit(
         "progress_bar": False if quiet else None,
     }
     if resume is None:
-        return _fit_new(flags, config, out, how)
+        return _fit_new(flags, config, out, how, use)
 
     from zoo.fit.store import RunDirectory
     from zoo.workflow import fitting
 
     with _interruptible(resume):
-        _print_results(fitting.resume(RunDirectory(resume), **how))
+        _print_results(fitting.resume(RunDirectory(resume), **how), use)
 
 
 def _fit_new(
-    flags: dict[str, Any], config: Path | None, out: Path | None, how: dict[str, Any]
+    flags: dict[str, Any],
+    config: Path | None,
+    out: Path | None,
+    how: dict[str, Any],
+    use: str | None,
 ) -> None:
     values = read_config(config) if config else {}
     if DATA_FIELDS & flags.keys():  # the checksum is that of other rows or another split
@@ -87,7 +96,7 @@ def _fit_new(
     prepared = prepare(checked)
     directory = RunDirectory.new(out)
     with _interruptible(directory.path):
-        _print_results(run(prepared, directory, **how))
+        _print_results(run(prepared, directory, **how), use)
 
 
 def _merged(values: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
@@ -114,9 +123,9 @@ def _interruptible(path: Path) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _print_results(fitted: Any) -> None:
+def _print_results(fitted: Any, use: str | None) -> None:
     from zoo.fit.store import METRICS, REPORT, RunDirectory
-    from zoo.workflow.outputs import read_findings
+    from zoo.workflow.outputs import read_judgement
 
     metrics = RunDirectory(fitted.path).read_json(METRICS)
     width = max(map(len, metrics))
@@ -124,4 +133,4 @@ def _print_results(fitted: Any) -> None:
         typer.echo(f"{name:{width}}  {value:.6g}")
     typer.echo(f"run     {fitted.path}")
     typer.echo(f"report  {fitted.path / REPORT}")
-    judge(read_findings(RunDirectory(fitted.path)))
+    judge(read_judgement(RunDirectory(fitted.path)).on(use))

@@ -19,6 +19,15 @@ Robustness = Annotated[
     bool,
     typer.Option("--robustness", help="Also score the fit under noise, FGSM and weight deletion."),
 ]
+ForUse = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="USE",
+        help="Judge one use only, also in the exit code: predict, intervals, parameters, compare "
+        "or compress; by default all that the fit is made for.",
+    ),
+]
 Executor = Annotated[
     str | None,
     typer.Option(help="Where to run tasks: serial, processes, processes:N or tcp://host:port."),

@@ -95,6 +95,7 @@ def sbc(
 
     The ranks of true values among posterior draws must be uniform.
     """
+    from zoo.diagnostics import Judgement, verdict
     from zoo.truth.calibration import calibrate
 
     result = calibrate(
@@ -114,4 +115,4 @@ def sbc(
     for finding in result.findings:
         if finding.level not in ("warn", "fail"):  # those follow with the verdict
             typer.echo(f"{finding.level:6}  {finding.message}")
-    judge(result.findings)
+    judge(Judgement(tuple(result.findings), verdict(result.findings).asked))

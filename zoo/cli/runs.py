@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from zoo.cli.exits import judge
-from zoo.cli.flags import Robustness, Run
+from zoo.cli.flags import ForUse, Robustness, Run
 from zoo.errors import ConfigError
 
 
@@ -49,7 +49,7 @@ def predict(
     typer.echo(f"{len(table)} predictions written to {out}")
 
 
-def report(run: Run, robustness: Robustness = False) -> None:
+def report(run: Run, robustness: Robustness = False, use: ForUse = None) -> None:
     """Judge a run again and rewrite its report."""
     from zoo.fit.store import REPORT, RunDirectory
     from zoo.workflow.outputs import write_report, write_robustness
@@ -58,9 +58,9 @@ def report(run: Run, robustness: Robustness = False) -> None:
     directory.require_complete()
     if robustness:
         write_robustness(directory)
-    findings = write_report(directory)
+    judgement = write_report(directory)
     typer.echo(f"report  {directory.path / REPORT}")
-    judge(findings)
+    judge(judgement.on(use))
 
 
 def compare(

@@ -6,18 +6,18 @@ inputs, the log joint and identified parameters, but never the weights of a netw
 are not identified.
 """
 
+import json
+from collections.abc import Iterable, Sequence
+
 import xarray
 
 from zoo.diagnostics.approximation import approximation_findings
 from zoo.diagnostics.finding import (
     Finding,
     Level,
-    Verdict,
     format_number,
-    from_json,
     refused_truth,
-    to_json,
-    verdict,
+    unchecked,
 )
 from zoo.diagnostics.held_out import held_out_findings, reliability_curve
 from zoo.diagnostics.leave_one_out import loo_findings
@@ -30,16 +30,22 @@ from zoo.diagnostics.sampling import sampling_findings
 from zoo.diagnostics.sbc import sbc_findings
 from zoo.diagnostics.sensitivity import sensitivity_findings
 from zoo.diagnostics.truth_distance import truth_findings
+from zoo.diagnostics.uses import CHECKS, USES, Use, asked_uses, entry_of, kind_of
+from zoo.diagnostics.verdict import Judgement, UseVerdict, Verdict, verdict
 
 __all__ = [
+    "USES",
     "Finding",
+    "Judgement",
     "Level",
+    "Use",
+    "UseVerdict",
     "Verdict",
     "approximation_findings",
     "diagnose",
     "format_number",
-    "from_json",
     "held_out_findings",
+    "judge",
     "loo_findings",
     "optimisation_findings",
     "predictive_findings",
@@ -51,22 +57,32 @@ __all__ = [
     "sampling_findings",
     "sbc_findings",
     "sensitivity_findings",
-    "to_json",
     "truth_findings",
+    "unchecked",
     "verdict",
 ]
 
 
+def judge(
+    tree: xarray.DataTree, truth: xarray.DataTree | None = None, extra: Iterable[Finding] = ()
+) -> Judgement:
+    """Run all checks, and name the uses that the fit is made for.
+
+    ``extra`` are findings to add.
+    """
+    return Judgement((*diagnose(tree, truth), *extra), asked_uses(tree))
+
+
 def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> list[Finding]:
-    """Run all checks for which the tree has data, in a fixed order.
+    """Run all checks, in a fixed order.
 
     Parameters
     ----------
     tree
         A fit: any of the groups ``posterior``, ``prior``, ``sample_stats``, ``log_likelihood``,
         ``log_prior``, ``posterior_predictive``, ``prior_predictive``, ``observed_data``,
-        ``held_out``, ``functions``, ``optimization`` and ``robustness``. Checks whose groups are
-        missing are skipped.
+        ``held_out``, ``functions``, ``optimization`` and ``robustness``. A check that this kind of
+        fit must have and that could not run is a finding of level ``unchecked``.
     truth
         The same quantities from NUTS or in closed form (root attribute ``kind``: ``nuts`` or
         ``exact``).
@@ -79,7 +95,7 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
     Examples
     --------
     >>> verdict(diagnose(xarray.DataTree())).level
-    'info'
+    'unchecked'
     """
     findings = [
         *optimisation_findings(tree),
@@ -88,8 +104,7 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
     if truth is not None:
         names = identified(truth) or identified(tree)
         findings += [*sampling_findings(truth, names), *truth_findings(tree, truth)]
-    return [
-        *findings,
+    findings += [
         *predictive_findings(tree),
         *loo_findings(tree),
         *held_out_findings(tree),
@@ -97,3 +112,28 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
         *robustness_findings(tree),
         *sensitivity_findings(tree),
     ]
+    return [*findings, *_missing(tree, findings)]
+
+
+def _missing(tree: xarray.DataTree, findings: Sequence[Finding]) -> list[Finding]:
+    """Return a finding for every check that should have run and did not.
+
+    Two root attributes are JSON mappings from checks to reasons: ``not_applicable`` for checks that
+    make no sense for this fit, which become notes, and ``unchecked`` for those that could not be
+    computed.
+    """
+    kind = kind_of(tree)
+    ran = {entry_of(finding.check) for finding in findings}
+    excused, reasons = (
+        json.loads(tree.attrs.get(name, "{}")) for name in ("not_applicable", "unchecked")
+    )
+    missing = [
+        Finding(name, "info", None, None, f"Does not apply: {reason}")
+        for name, reason in excused.items()
+    ]
+    ran |= {entry_of(name) for name in excused}
+    for check in CHECKS:
+        if check.required is not None and check.required(kind) and check not in ran:
+            reason = reasons.get(check.shown, f"this check needs {check.needs}.")
+            missing.append(unchecked(check.shown, reason, check.remedy))
+    return missing

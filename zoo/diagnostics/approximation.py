@@ -22,7 +22,6 @@ small, without a truth         ``fail``: no other check would detect it
 =============================  ==========================================================
 """
 
-import math
 from functools import partial
 
 import numpy as np
@@ -31,14 +30,8 @@ from arviz_stats.base import array_stats
 from scipy.special import logsumexp
 
 from zoo.diagnostics.finding import Finding, Level, format_number, level_of
-from zoo.diagnostics.reading import (
-    Array,
-    identified,
-    log_weights,
-    shape_per_draw,
-    variable,
-    variables,
-)
+from zoo.diagnostics.reading import Array, dimension_of, log_weights
+from zoo.diagnostics.uses import kind_of
 
 KHAT = partial(Finding, "approximation.khat", source="Vehtari et al. (2024); Yao et al. (2018)")
 GAP = partial(
@@ -51,8 +44,6 @@ GAP = partial(
 KHAT_GOOD = 0.5
 #: Importance sampling is usable below this k-hat, given enough draws.
 KHAT_USABLE = 0.7
-#: With more unknowns k-hat is only reported.
-MAX_DIMENSION = 100
 #: Smallest number of draws for fitting the Pareto tail.
 MIN_DRAWS = 100
 #: Log weights that differ by less are equal up to rounding.
@@ -127,18 +118,9 @@ def usable_khat(num_draws: int) -> float:
     return float(min(1 - 1 / np.log10(num_draws), KHAT_USABLE)) if num_draws > 10 else 0.0
 
 
-def dimension_of(tree: xarray.DataTree) -> int:
-    """Return the number of unknowns: root attribute ``dimension``, or the posterior's size."""
-    if "dimension" in tree.attrs:
-        return int(tree.attrs["dimension"])
-    found = (variable(tree, "posterior", name) for name in variables(tree, "posterior"))
-    return sum(math.prod(shape_per_draw(array)) for array in found if array is not None)
-
-
 def weights_tell(tree: xarray.DataTree) -> bool:
     """Return whether importance weights are informative: few unknowns, some of them identified."""
-    known = "identified" not in tree.attrs or bool(identified(tree))
-    return known and dimension_of(tree) <= MAX_DIMENSION
+    return kind_of(tree).weights_tell
 
 
 def _khat_finding(

@@ -1,17 +1,19 @@
 """Findings: the results of checks, with a level, a value, a threshold, a message and advice."""
 
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
+from zoo.diagnostics.uses import Use, uses_of
 from zoo.errors import StoreError
 
-Level = Literal["ok", "info", "warn", "fail"]
+Level = Literal["ok", "info", "unchecked", "warn", "fail"]
 
 #: From harmless to serious.
 LEVELS: tuple[Level, ...] = get_args(Level)
+#: Levels in words, where they differ from their names.
+LEVEL_WORDS: dict[Level, str] = {"unchecked": "not checked"}
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,8 @@ class Finding:
     check
         Name of the check, ``theme.what``. Names are stable, so that runs can be compared.
     level
-        ``ok``; ``info`` for numbers that are only reported; ``warn`` if the result must be used
-        with care; ``fail`` if it must not be used.
+        ``ok``; ``info`` for numbers that are only reported; ``unchecked`` if the check could not
+        run; ``warn`` if the result must be used with care; ``fail`` if it must not be used.
     value
         The value that was checked, or None.
     threshold
@@ -53,42 +55,22 @@ class Finding:
                 raise ValueError(f"{name} is {getattr(self, name)!r} instead of text")
         if not self.check or not self.message:
             raise ValueError("a finding needs the name of its check and a message")
-        if self.level in ("warn", "fail") and not self.advice:
+        if self.level in ("unchecked", "warn", "fail") and not self.advice:
             raise ValueError(f"{self.check}: a finding of level {self.level!r} needs advice")
         if self.level == "ok":
             object.__setattr__(self, "advice", "")
         for name in ("value", "threshold"):
             object.__setattr__(self, name, _number(name, getattr(self, name)))
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """The summary of all findings: the worst level and one sentence."""
-
-    level: Level
-    sentence: str
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """The uses of a fit that this check speaks for."""
+        return uses_of(self.check)
 
 
-#: Sentences of a verdict by its level.
-SENTENCES: dict[Level, str] = {
-    "ok": "No problems found: all {judged} checks passed.",
-    "info": "Nothing was checked: the tree has no group that a check can read.",
-    "warn": "Use with care: {count} of {judged} checks gave a warning ({names}).",
-    "fail": "Do not use this fit yet: {count} of {judged} checks failed ({names}).",
-}
-
-
-def verdict(findings: Iterable[Finding]) -> Verdict:
-    """Return the worst level among findings, with a sentence that names the checks behind it.
-
-    The level is ``info`` only if all findings are ``info``.
-    """
-    judged = [finding for finding in findings if finding.level != "info"]
-    level: Level = max((finding.level for finding in judged), key=LEVELS.index, default="info")
-    names = [finding.check for finding in judged if finding.level == level]
-    shown = ", ".join(dict.fromkeys(names))
-    sentence = SENTENCES[level].format(count=len(names), judged=len(judged), names=shown)
-    return Verdict(level, sentence)
+def unchecked(check: str, reason: str, advice: str) -> Finding:
+    """Return the finding that a check could not run, and what would make it possible."""
+    return Finding(check, "unchecked", None, None, f"Not checked: {reason}", advice)
 
 
 def level_of(value: float, warn: float, fail: float = math.inf, *, judged: bool = True) -> Level:
@@ -104,35 +86,13 @@ def level_of(value: float, warn: float, fail: float = math.inf, *, judged: bool 
 
 def refused_truth(reason: str) -> Finding:
     """Return the finding that there is no truth to compare a fit with."""
-    message = f"There is no truth to compare with: {reason}"
     advice = "Use a smaller problem for the comparison, or sample longer."
-    source = "Vehtari et al. (2021); Betancourt (2016)"
-    return Finding("truth.accepted", "warn", None, None, message, advice, source)
+    return unchecked("truth.accepted", f"there is no truth to compare with. {reason}", advice)
 
 
-def to_json(findings: Iterable[Finding]) -> str:
-    """Write findings as a JSON list; non-finite numbers become "nan", "inf" and "-inf"."""
-    rows = [
-        {name: _encode(value) for name, value in asdict(finding).items()} for finding in findings
-    ]
-    return json.dumps(rows, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def from_json(text: str) -> list[Finding]:
-    """Read findings written by `to_json`.
-
-    Raises
-    ------
-    StoreError
-        If the text is not such a list.
-    """
-    try:
-        rows = json.loads(text, parse_constant=_refuse_constant)
-    except ValueError as error:
-        raise StoreError(f"the findings are not valid JSON: {error}") from None
-    if not isinstance(rows, list):
-        raise StoreError(f"the findings are a {type(rows).__name__} instead of a list")
-    return [_finding(row) for row in rows]
+def finding_to_json(finding: Finding) -> dict[str, Any]:
+    """Return a finding as plain values; non-finite numbers become "nan", "inf" and "-inf"."""
+    return {name: _encode(value) for name, value in asdict(finding).items()}
 
 
 def format_number(number: float | None) -> str:
@@ -167,7 +127,8 @@ def _encode(value: Any) -> Any:
     return value
 
 
-def _finding(row: Any) -> Finding:
+def finding_from_json(row: Any) -> Finding:
+    """Return the finding that `finding_to_json` wrote; a `StoreError` names what is wrong."""
     known = {field.name for field in fields(Finding)}
     if not isinstance(row, Mapping) or set(row) != known:
         raise StoreError(f"a finding must have exactly the keys {', '.join(sorted(known))}: {row}")
@@ -179,7 +140,3 @@ def _finding(row: Any) -> Finding:
         return Finding(**values)
     except (TypeError, ValueError) as error:
         raise StoreError(f"a finding cannot be read: {error}") from None
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")

@@ -144,3 +144,11 @@ def task_of(tree: xarray.DataTree) -> str:
         return "classification"
     y = variable(tree, "observed_data", "y")
     return "classification" if y is not None and y.dtype.kind in "iub" else "regression"
+
+
+def dimension_of(tree: xarray.DataTree) -> int:
+    """Return the number of unknowns: root attribute ``dimension``, or the posterior's size."""
+    if "dimension" in tree.attrs:
+        return int(tree.attrs["dimension"])
+    found = (variable(tree, "posterior", name) for name in variables(tree, "posterior"))
+    return sum(math.prod(shape_per_draw(array)) for array in found if array is not None)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyro
@@ -29,56 +30,63 @@ from zoo.infer.svi.schedule import child_seed
 
 #: Draws from the prior, which are made one by one.
 PRIOR_DRAWS = 200
-#: What a report of a network has, and one of another model does not.
-LEFT_OUT = (
-    "Held-out scores and calibration are left out: a Pyro model has no test rows.",
-    "Pruning, compression and robustness are left out: they are about networks.",
-)
+#: Checks that need the density of the guide, and those of predictions.
+NEED_DENSITY = ("approximation.khat", "optimisation.objective")
+POSTERIOR_CHECK, PRIOR_CHECK = "predictive.posterior_check", "predictive.prior_check"
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """Why checks of a fit make no sense, or could not be computed, by name of the check."""
+
+    not_applicable: dict[str, str]
+    unchecked: dict[str, str]
 
 
 def model_tree(fitted: FittedModel) -> xarray.DataTree:
     """Return draws, log densities, predictions and the history of a fit as a DataTree."""
-    draws, left_out = fitted.draws, list(LEFT_OUT)
+    draws, reasons = fitted.draws, Reasons({}, {})
     stats: dict[str, Tensor] = {}
     with contextlib.suppress(NotImplementedError):
         stats["log_q"] = log_posterior(full_size(fitted.guide), Draws(draws, {}))
     if "log_q" not in stats:
-        left_out.append("k-hat is left out: the density of this guide is not known.")
+        reasons.unchecked.update(
+            dict.fromkeys(NEED_DENSITY, "the density of this guide is not known.")
+        )
     parts: dict[str, Any] = {}
     if fitted.subsamples:
-        left_out.append(
-            "Checks of densities and of predictions are left out: the model subsamples its data. "
-            "Give full_kwargs= with which it runs on all of them."
+        reason = (
+            "the model subsamples its data. Give full_kwargs= with which it runs on all of them."
         )
+        reasons.unchecked.update(dict.fromkeys((*NEED_DENSITY, POSTERIOR_CHECK), reason))
     else:
         densities = densities_of(fitted.full, draws)
         log_prior = torch.stack([value.double() for value in densities.log_prior.values()]).sum(0)
         stats |= {"lp": densities.log_joint, "log_prior": log_prior}
-        parts = {"log_prior": densities.log_prior, **_data_parts(fitted, densities, left_out)}
+        parts = {"log_prior": densities.log_prior, **_data_parts(fitted, densities, reasons)}
     return posterior_tree(
         TreeParts(
             sites=draws,
             sample_stats=stats,
             losses=fitted.losses,
             gradient_norms=fitted.gradient_norms,
-            attributes=_attributes(fitted, left_out),
+            attributes=_attributes(fitted, reasons),
             **parts,
         )
     )
 
 
-def _data_parts(fitted: FittedModel, densities: Densities, left_out: list[str]) -> dict[str, Any]:
+def _data_parts(fitted: FittedModel, densities: Densities, reasons: Reasons) -> dict[str, Any]:
     """Return likelihoods, predictions and data; several observed sites are one list of rows."""
     names = list(densities.log_likelihood)
     if not names:
-        left_out.append("Checks of predictions are left out: the model observes nothing.")
+        reasons.not_applicable[POSTERIOR_CHECK] = "the model observes nothing."
         return {}
     together = torch.cat([densities.log_likelihood[name] for name in names], dim=1)
     parts: dict[str, Any] = {"log_likelihood": together}
     if len(names) > 1:
-        left_out.append(
-            f"Predictive checks are left out: the model observes {len(names)} sites, "
-            f"{', '.join(names)}."
+        reasons.unchecked[POSTERIOR_CHECK] = (
+            f"the model observes {len(names)} sites, {', '.join(names)}; only one is supported."
         )
         return parts
     (name,) = names
@@ -91,12 +99,12 @@ def _data_parts(fitted: FittedModel, densities: Densities, left_out: list[str]) 
     parts["observed"] = torch.as_tensor(observed).reshape(-1).cpu().numpy()
     prior = prior_of(fitted.full, PRIOR_DRAWS, seed)
     if prior is None:
-        left_out.append("Prior predictive checks are left out: a prior is improper.")
+        reasons.not_applicable[PRIOR_CHECK] = "a prior is improper."
         return parts
     return parts | {"prior": prior[0], "prior_predictive": prior[1][name].cpu().numpy()}
 
 
-def _attributes(fitted: FittedModel, left_out: list[str]) -> dict[str, Any]:
+def _attributes(fitted: FittedModel, reasons: Reasons) -> dict[str, Any]:
     elbo, error = fitted.elbo
     sites = fitted.draws
     priors = _priors(fitted)
@@ -108,7 +116,10 @@ def _attributes(fitted: FittedModel, left_out: list[str]) -> dict[str, Any]:
         "loss_is_elbo": 1,
         "parameters": ", ".join(sites),
         "identified": ", ".join(sites),
-        "left_out": json.dumps(left_out),
+        "kind": "model",
+        "trained": int(len(fitted.losses) > 0),
+        "not_applicable": json.dumps(reasons.not_applicable),
+        "unchecked": json.dumps(reasons.unchecked),
     }
 
 

@@ -142,6 +142,10 @@ def _attributes(
     return common_attributes(config, fitted.draws.sites, priors, metrics) | {
         "method": config.method,
         "task": fitted.schema.task,
+        "kind": "network",
+        "trained": int(len(fitted.losses) > 0),
+        "compresses": int(assembly.entry.compresses),
+        "not_applicable": json.dumps(_not_applicable(fitted)),
         "loss_is_elbo": int(fitted.loss_is_elbo),
         "parameters": ", ".join(model.slots),
         "identified": ", ".join(identified_slots(model.net, list(model.slots))),
@@ -153,6 +157,13 @@ def _attributes(
         "command": "zoo fit --config config.yaml",
         "rows_left_out": len(dataset.X_train) - num_rows,
     }
+
+
+def _not_applicable(fitted: Fitted) -> dict[str, str]:
+    """Return the checks that make no sense for this fit, with reasons."""
+    if fitted.loss_is_elbo:
+        return {}
+    return {"optimisation.objective": "the loss of this method, or of its last steps, is no ELBO."}
 
 
 def common_attributes(

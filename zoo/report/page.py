@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import xarray
 
-from zoo.diagnostics import Finding, diagnose, verdict
+from zoo.diagnostics import Judgement, judge
 from zoo.diagnostics.reading import row_count, variables
 from zoo.diagnostics.robustness import DENSITY, main_score, robustness_curves
 from zoo.diagnostics.sensitivity import SENSITIVE, power_scaling_table
+from zoo.diagnostics.uses import USE_WORDS
 from zoo.report import tables
 from zoo.report.compression import compression_tables
 from zoo.report.figures.calibration import calibration_pictures
@@ -25,6 +26,9 @@ from zoo.report.figures.training import elbo_picture
 from zoo.report.figures.truth import truth_pictures
 from zoo.report.tables import Table
 from zoo.report.templating import render
+
+#: Levels of findings that are shown at the top.
+SERIOUS = ("fail", "warn", "unchecked")
 
 #: Names of the truth by the attribute ``kind``.
 TRUTHS = {"nuts": "HMC (NUTS)", "exact": "the exact posterior"}
@@ -68,7 +72,7 @@ class Section:
 def render_report(
     tree: xarray.DataTree,
     truth: xarray.DataTree | None = None,
-    findings: Sequence[Finding] | None = None,
+    judgement: Judgement | None = None,
     *,
     compression: Mapping[str, Any] | None = None,
 ) -> str:
@@ -83,12 +87,14 @@ def render_report(
         ``command``.
     truth
         The same quantities from NUTS or in closed form.
-    findings
-        The findings to show; by default those of `zoo.diagnostics.diagnose`.
+    judgement
+        The findings to show, and the uses that count; by default those of
+        `zoo.diagnostics.judge`.
     compression
         The measurements of ``zoo compress``, if the run was compressed.
     """
-    found = diagnose(tree, truth) if findings is None else list(findings)
+    judgement = judge(tree, truth) if judgement is None else judgement
+    found, verdict = list(judgement.findings), judgement.verdict
     attributes = _Attributes(tree)
     sections = [
         _fitted(tree, attributes),
@@ -127,16 +133,20 @@ def render_report(
         Section("checks", "All checks", tables=[tables.findings_table(found)]),
         _repeat(attributes),
     ]
-    serious = [f for level in ("fail", "warn") for f in found if f.level == level]
+    serious = [f for level in SERIOUS for f in found if f.level == level]
     return render(
         "report.html",
         title=attributes.title,
         subtitle=attributes.text("summary"),
-        verdict=verdict(found),
+        verdict=verdict,
+        uses=[(USE_WORDS[use], verdict.uses[use]) for use in verdict.asked],
+        others=[
+            (USE_WORDS[use], found)
+            for use, found in verdict.uses.items()
+            if use not in verdict.asked and found.level != "unchecked"
+        ],
         serious=serious,
-        counts={
-            level: sum(f.level == level for f in found) for level in ("fail", "warn", "ok", "info")
-        },
+        counts={level: sum(f.level == level for f in found) for level in (*SERIOUS, "ok", "info")},
         sections=[section for section in sections if section.filled],
     )
 
@@ -178,9 +188,8 @@ def _fitted(tree: xarray.DataTree, attributes: _Attributes) -> Section:
         sizes = tree["posterior"].sizes
         facts["posterior draws"] = sizes.get("chain", 1) * sizes.get("draw", 1)
         facts["sites"] = len(variables(tree, "posterior"))
-    notes = list(map(str, attributes.parsed("left_out", list)))
-    if reference := attributes.text("reference"):
-        notes.insert(0, f"Reference: {reference}")
+    reference = attributes.text("reference")
+    notes = [f"Reference: {reference}"] if reference else []
     priors = tables.prior_table(attributes.mapping("priors"))
     facts_shown = tables.plain_items(facts)
     return Section("fitted", "Model", facts=facts_shown, tables=[priors], notes=notes)

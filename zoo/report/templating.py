@@ -14,8 +14,14 @@ from zoo.diagnostics.finding import LEVELS, format_number
 from zoo.report.figures.canvas import Picture
 
 #: A word and a sign for every level, so that levels do not depend on colour.
-WORDS = {"ok": "Passed", "info": "Note", "warn": "Warning", "fail": "Failed"}
-SIGNS = {"ok": "✓", "info": "i", "warn": "!", "fail": "✕"}
+WORDS = {
+    "ok": "Passed",
+    "info": "Note",
+    "unchecked": "Not checked",
+    "warn": "Warning",
+    "fail": "Failed",
+}
+SIGNS = {"ok": "✓", "info": "i", "unchecked": "?", "warn": "!", "fail": "✕"}
 
 
 def render(template: str, **context: Any) -> str:

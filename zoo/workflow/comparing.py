@@ -9,7 +9,6 @@ import pandas as pd
 import xarray
 from numpy.typing import NDArray
 
-from zoo.diagnostics import verdict
 from zoo.diagnostics.robustness import DENSITY, MAIN_SCORES, Curve, main_score, robustness_curves
 from zoo.errors import ConfigError
 from zoo.fit import store
@@ -17,7 +16,7 @@ from zoo.fit.config import read_config
 from zoo.fit.schema import read_tree
 from zoo.fit.store import RunDirectory
 from zoo.report import render_comparison
-from zoo.workflow.outputs import read_findings
+from zoo.workflow.outputs import read_judgement
 
 Array = NDArray[Any]
 
@@ -79,17 +78,17 @@ def _names(runs: Sequence[str | Path]) -> list[str]:
 def _row(directory: RunDirectory, tree: xarray.DataTree) -> dict[str, Any]:
     metrics: Mapping[str, float] = directory.read_json(store.METRICS)
     config = read_config(directory.path / store.CONFIG)
-    findings = read_findings(directory)
+    judgement = read_judgement(directory)
     priors = "; ".join(f"{k}={v}" for k, v in (config.get("priors") or {}).items())
     row: dict[str, Any] = {
         "method": tree.attrs["method"],
         "priors": priors or "default",
         "guide": config.get("guide", "factorised"),
-        "verdict": verdict(findings).level,
+        "verdict": judgement.verdict.level,
         "nll": metrics.get("test.nll", np.nan),
     }
     row |= {name: metrics[f"test.{name}"] for name in SCORES if f"test.{name}" in metrics}
-    values = {finding.check: finding.value for finding in reversed(findings)}
+    values = {finding.check: finding.value for finding in reversed(judgement.findings)}
     row |= {name: values.get(check) for name, check in FINDINGS.items()}
     score = main_score(tree)
     curves = [] if score is None else robustness_curves(tree, score)

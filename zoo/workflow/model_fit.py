@@ -9,9 +9,7 @@ from typing import Any
 
 import xarray
 
-from zoo.diagnostics import Finding, Verdict, verdict
 from zoo.errors import ConfigError
-from zoo.fit import store
 from zoo.fit.any_model import (
     FittedModel,
     ModelConfig,
@@ -28,12 +26,12 @@ from zoo.fit.model_tree import model_tree
 from zoo.fit.store import RunDirectory
 from zoo.fit.stored import load_checkpoint
 from zoo.infer.svi.loop import SVI
-from zoo.report import render_report
 from zoo.truth.of_fit import truth_of_model
-from zoo.workflow.outputs import findings_of, write_results
+from zoo.workflow.judged import Judged
+from zoo.workflow.outputs import write_results
 
 
-class ModelFit(FittedModel):
+class ModelFit(Judged, FittedModel):
     """The fitted posterior of a Pyro model, with its diagnostics, truth and report."""
 
     @classmethod
@@ -56,22 +54,6 @@ class ModelFit(FittedModel):
         Options are those of `zoo.truth`. Draws that do not meet its criteria raise a `TruthError`.
         """
         return truth_of_model(self, **options)
-
-    def findings(self, truth: xarray.DataTree | None = None) -> list[Finding]:
-        """Return the findings of the diagnostics; with a truth also the distance from it."""
-        return findings_of(self.tree(), truth)
-
-    def verdict(self, truth: xarray.DataTree | None = None) -> Verdict:
-        """Return the worst level of the findings, with a sentence."""
-        return verdict(self.findings(truth))
-
-    def report(self, path: str | Path, truth: xarray.DataTree | None = None) -> list[Finding]:
-        """Write the report as one HTML page, and return its findings."""
-        findings = self.findings(truth)
-        page = render_report(self.tree(), truth, findings)
-        with store.atomic_path(Path(path)) as temporary:
-            temporary.write_text(page, encoding="utf-8", errors="backslashreplace")
-        return findings
 
 
 def fit_model(

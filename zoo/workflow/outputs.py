@@ -1,6 +1,5 @@
 """Results in a run directory: tree, truth, robustness, findings and report."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ import xarray
 from torch import nn
 
 from zoo.data import Dataset
-from zoo.diagnostics import Finding, diagnose, from_json, refused_truth, to_json
+from zoo.diagnostics import Finding, Judgement, judge, refused_truth
 from zoo.diagnostics.robustness import GROUP as ROBUSTNESS
 from zoo.errors import StoreError, ZooError
 from zoo.fit import store
@@ -76,25 +75,16 @@ def write_results(
     directory.remove(store.CHECKPOINT)
 
 
-def write_report(directory: RunDirectory) -> list[Finding]:
+def write_report(directory: RunDirectory) -> Judgement:
     """Write findings and report again, from the stored trees."""
     tree = read_tree(directory.path / store.POSTERIOR)
     stored = directory.path / store.TRUTH
     if stored.exists():
         return write_judgement(directory, tree, read_tree(stored), [])
     # Keep the reason why there is no truth.
-    refused = [f for f in _known_findings(directory) if f.check == "truth.accepted"]
+    known = _known_judgement(directory)
+    refused = [f for f in known.findings if f.check == "truth.accepted"] if known else []
     return write_judgement(directory, tree, None, refused)
-
-
-def findings_of(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> list[Finding]:
-    """Return the findings of a tree, with notes on omitted checks."""
-    missing = json.loads(tree.attrs.get("left_out", "[]"))
-    notes = [
-        Finding(f"model.left_out_{number}", "info", None, None, message)
-        for number, message in enumerate(missing, start=1)
-    ]
-    return [*diagnose(tree, truth), *notes]
 
 
 def write_judgement(
@@ -102,33 +92,34 @@ def write_judgement(
     tree: xarray.DataTree,
     truth: xarray.DataTree | None,
     extra: Sequence[Finding],
-) -> list[Finding]:
+) -> Judgement:
     """Write findings and report of a tree; ``extra`` are findings to add."""
-    findings = [*findings_of(tree, truth), *extra]
-    directory.write_text(store.FINDINGS, to_json(findings))
+    judgement = judge(tree, truth, extra)
+    directory.write_text(store.FINDINGS, judgement.to_json())
     has_compression = (directory.path / store.COMPRESSION).exists()
     measured = directory.read_json(store.COMPRESSION) if has_compression else None
     compression = measured if isinstance(measured, dict) else None
-    page = render_report(tree, truth, findings, compression=compression)
+    page = render_report(tree, truth, judgement, compression=compression)
     directory.write_text(store.REPORT, page)
-    return findings
+    return judgement
 
 
-def read_findings(directory: RunDirectory) -> list[Finding]:
+def read_judgement(directory: RunDirectory) -> Judgement:
     """Return the findings of a finished run."""
     directory.require_complete()
-    if not (directory.path / store.FINDINGS).exists():
+    known = _known_judgement(directory)
+    if known is None:
         raise StoreError(
             f"the run in {str(directory.path)!r} has no findings. Make them with: zoo report "
             f"{directory.path}"
         )
-    return _known_findings(directory)
+    return known
 
 
-def _known_findings(directory: RunDirectory) -> list[Finding]:
+def _known_judgement(directory: RunDirectory) -> Judgement | None:
     path = directory.path / store.FINDINGS
     try:
-        return from_json(path.read_text(encoding="utf-8")) if path.exists() else []
+        return Judgement.from_json(path.read_text(encoding="utf-8")) if path.exists() else None
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"cannot read the findings {str(path)!r}: {error}") from None
 

@@ -16,10 +16,11 @@ from zoo.fit.stored import write_inputs
 from zoo.fit.tree import fit_tree
 from zoo.robustness.curves import robustness_of
 from zoo.truth.of_fit import truth_of
+from zoo.workflow.judged import Judged
 from zoo.workflow.outputs import write_outputs
 
 
-class Fit(Fitted):
+class Fit(Judged, Fitted):
     """A fitted posterior, with its diagnostics, compression and storage.
 
     A fit that was loaded from disk has no data: pass them as ``dataset`` to methods that need them.

@@ -5,9 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from zoo.diagnostics import Finding, diagnose, format_number, from_json, to_json, verdict
-from zoo.diagnostics.finding import format_share, level_of
-from zoo.errors import StoreError
+from zoo.diagnostics import Finding, diagnose, format_number
+from zoo.diagnostics.finding import format_share, level_of, unchecked
 
 
 def finding(level="ok", check="a.b", value=1.0, threshold=2.0):
@@ -23,7 +22,7 @@ def test_numbers_become_floats():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"level": "bad"}, "level is 'bad'; known: ok, info, warn, fail"),
+        ({"level": "bad"}, "level is 'bad'; known: ok, info, unchecked, warn, fail"),
         ({"check": ""}, "needs the name of its check"),
         ({"message": ""}, "needs the name of its check and a message"),
         ({"level": "fail", "advice": ""}, "needs advice"),
@@ -60,51 +59,10 @@ def test_levels_begin_above_their_limits(value, level):
     assert level_of(value, 1.0, judged=False) == ("ok" if level == "ok" else "info")
 
 
-@pytest.mark.parametrize(
-    ("levels", "worst", "words"),
-    [
-        ([], "info", "Nothing was checked"),
-        (["info"], "info", "Nothing was checked"),
-        (["ok", "info"], "ok", "all 1 checks passed"),
-        (["ok", "warn", "info"], "warn", "1 of 2 checks gave a warning"),
-        (["ok", "fail", "warn"], "fail", "1 of 3 checks failed"),
-    ],
-)
-def test_verdict_is_the_worst_level(levels, worst, words):
-    result = verdict(finding(level, f"check.{k}") for k, level in enumerate(levels))
-    assert result.level == worst
-    assert words in result.sentence
-
-
-def test_verdict_names_what_failed_and_not_what_warned():
-    sentence = verdict([finding("fail", "a.one"), finding("warn", "b.two")]).sentence
-    assert "a.one" in sentence
-    assert "b.two" not in sentence
-
-
-@pytest.mark.parametrize("number", [None, 0.1, math.nan, math.inf, -math.inf, 1e300])
-def test_findings_survive_json(number):
-    before = [finding(value=number), finding("fail", threshold=number)]
-    text = to_json(before)
-    assert "NaN" not in text
-    assert "Infinity" not in text
-    after = from_json(text)
-    assert repr(after) == repr(before)  # NaN is not equal to itself
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["{", "{}", "[1]", '[{"check": "a"}]', to_json([finding()]).replace("2.0", "NaN")],
-)
-def test_damaged_json_is_refused(text):
-    with pytest.raises(StoreError, match="finding"):
-        from_json(text)
-
-
-@pytest.mark.parametrize("change", [("ok", "green"), ("1.0", '"one"')])
-def test_json_with_impossible_values_is_refused(change):
-    with pytest.raises(StoreError, match="cannot be read"):
-        from_json(to_json([finding()]).replace(*change))
+def test_a_check_that_could_not_run_says_why_and_what_would_help():
+    made = unchecked("a.b", "there are no rows.", "Hold out rows.")
+    assert (made.level, made.message) == ("unchecked", "Not checked: there are no rows.")
+    assert made.advice == "Hold out rows."
 
 
 @pytest.mark.parametrize(

@@ -35,4 +35,7 @@ def test_a_bound_on_the_evidence_agrees_with_densities(method):
     ],
 )
 def test_other_objectives_are_not_held_against_it(method, options):
-    assert objective(method, **options) == (False, None)
+    claims, finding = objective(method, **options)
+    assert not claims
+    assert finding.level == "info"
+    assert "Does not apply" in finding.message

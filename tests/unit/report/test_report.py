@@ -21,7 +21,7 @@ from tests.unit.report.report_trees import (
     hostile,
     regression,
 )
-from zoo.diagnostics import Finding, diagnose
+from zoo.diagnostics import Finding, Judgement, diagnose
 from zoo.diagnostics.sensitivity import power_scaling_findings, power_scaling_table
 from zoo.report import render_comparison, render_report
 from zoo.report.figures.canvas import VARIABLES, Picture, panel, short
@@ -33,6 +33,7 @@ from zoo.report.tables import plain, restart_table, score_table, total_table
 from zoo.report.templating import _placed
 
 MAX_BYTES = 3 * 10**6
+NOTHING = Judgement((), ())
 ALL_SECTIONS = [
     "fitted",
     "scores",
@@ -107,12 +108,13 @@ def test_the_verdict_comes_first_then_failures_then_warnings(mean_field):
     tree, truth = regression(mean_field=True)
     findings = diagnose(tree, truth)
     text = mean_field.text.replace("\u00a0", " ")
-    places = [text.index("Do not use this fit yet")]
+    table = text.index("read parameters or structure", text.index("Because"))
+    places = [text.index("Do not use this fit to"), text.index("Because"), table]
     for level in ("fail", "warn"):
         serious = [finding for finding in findings if finding.level == level]
         assert serious
         for finding in serious:
-            places.append(text.index(finding.message))
+            places.append(text.index(f"{finding.check}\n{finding.message}"))
             assert text.index(finding.advice) < text.index("Model", places[-1])
             assert finding.source in text
     assert places == sorted(places)
@@ -127,8 +129,8 @@ def test_levels_are_told_by_word_and_sign(mean_field):
 def test_findings_that_are_given_are_shown_and_no_others():
     tree = tree_of({"optimization": {"loss": (("chain", "step"), np.ones((1, 100)))}})
     given = [Finding("own.check", "warn", 2.0, 1.0, "It is odd.", "Do look.", "Somebody (1999)")]
-    text = Page(render_report(tree, findings=given)).text
-    for fragment in ("Use with care: 1 of 1", "own.check", "It is odd.", "Do look.", "Somebody"):
+    text = Page(render_report(tree, judgement=Judgement(tuple(given), ("predict",)))).text
+    for fragment in ("Use with care to predict", "own.check", "It is odd.", "Do look.", "Somebody"):
         assert fragment in text
     assert "optimisation" not in text
 
@@ -216,7 +218,7 @@ def test_tree_with_only_a_posterior():
     )
     page = Page(render_report(tree))
     assert page.sections == ["fitted", "posterior"]
-    assert "Nothing was checked" in page.text
+    assert "Not checked whether" in page.text
     assert "mu" in page.text
 
 
@@ -241,7 +243,7 @@ def test_without_truth_the_page_says_so():
 def test_exact_truth_is_called_so():
     problem = Regression(0)
     truth = problem.truth(kind="exact")
-    page = render_report(only_draws(problem.fit()), truth, findings=[])
+    page = render_report(only_draws(problem.fit()), truth, judgement=NOTHING)
     assert "Variational fit and the exact posterior" in page
 
 
@@ -251,17 +253,17 @@ def test_draws_that_are_broken_do_not_break_the_page(value):
     for group in tree.children.values():
         for name in group.data_vars:
             group[name] = xarray.full_like(group[name], value)
-    assert "<h1>" in render_report(tree, truth, findings=[])
+    assert "<h1>" in render_report(tree, truth, judgement=NOTHING)
     held_out = classification()["held_out"].to_dataset()
     held_out["probability"] = xarray.full_like(held_out["probability"], value)
-    assert "<h1>" in render_report(tree_of({"held_out": held_out}), findings=[])
+    assert "<h1>" in render_report(tree_of({"held_out": held_out}), judgement=NOTHING)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "null", "", 7])
 def test_attributes_that_are_no_mapping_leave_their_section_out(text):
     tree = xarray.DataTree()
     tree.attrs |= dict.fromkeys(["config", "priors", "metrics", "groups", "versions"], text)
-    assert Page(render_report(tree, findings=[])).sections == []
+    assert Page(render_report(tree, judgement=NOTHING)).sections == []
 
 
 def test_big_trees_make_small_pages():
@@ -279,7 +281,7 @@ def test_big_trees_make_small_pages():
     tree.attrs |= attributes(groups=json.dumps({"slots": slots}), task="classification")
     samples = xarray.DataArray(rng.normal(size=(1000, 1000)), dims=("draw", "row"))
     tree["held_out"]["y_samples"] = samples
-    page = render_report(tree, findings=[])
+    page = render_report(tree, judgement=NOTHING)
     assert 200_000 < len(page.encode()) < MAX_BYTES
 
 

@@ -10,7 +10,7 @@ from zoo.fit import store
 from zoo.fit.schema import read_tree
 from zoo.fit.store import RunDirectory
 from zoo.workflow.comparing import FINDINGS, compare
-from zoo.workflow.outputs import read_findings
+from zoo.workflow.outputs import read_judgement
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_rows_hold_metrics_and_the_values_of_findings(runs):
         row, directory = table.loc[run.name], RunDirectory(run)
         metrics = directory.read_json(store.METRICS)
         assert (row["nll"], row["rmse"]) == (metrics["test.nll"], metrics["test.rmse"])
-        values = {finding.check: finding.value for finding in read_findings(directory)}
+        values = {finding.check: finding.value for finding in read_judgement(directory).findings}
         assert row["khat"] == values[FINDINGS["khat"]]
         assert pd.isna(row["sd_to_truth"])  # there is no truth
 
