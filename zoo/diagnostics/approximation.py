@@ -1,37 +1,52 @@
-r"""Quality of the variational approximation, estimated from draws of the guide.
+r"""Quality of the variational approximation of small models.
 
 With draws :math:`\theta_s \sim q` and weights
 :math:`\log w_s = \log p(y, \theta_s) - \log q(\theta_s)`:
 
-* **k-hat** is the shape of the generalised Pareto distribution fitted to the largest weights. Below
-  `KHAT_GOOD`, importance sampling corrects the approximation; below `KHAT_USABLE` it does so with
-  some noise. Above that, the guide is a poor approximation of the posterior (Vehtari et al. 2024;
-  Yao et al. 2018).
-* **The ELBO gap** :math:`\log \frac1S \sum_s w_s - \frac1S \sum_s \log w_s` estimates
-  :math:`KL(q\,\|\,p)` from below (Burda et al. 2016; Domke and Sheldon 2018).
+* **Means and sds of parameters** are compared with those of the posterior, which importance
+  sampling from a normal distribution at the mode gives for most regressions
+  (`zoo.infer.importance`). The thresholds are those of the comparison with NUTS
+  (`zoo.diagnostics.truth_distance`).
+* **k-hat** is the shape of the generalised Pareto distribution fitted to the largest weights. Above
+  `KHAT_USABLE`, the guide is a poor approximation of the posterior (Vehtari et al. 2024; Yao et
+  al. 2018).
+* **The ELBO gap** is :math:`KL(q\,\|\,p)`, the log evidence minus the ELBO. Without a reference the
+  evidence is estimated by :math:`\log \frac1S \sum_s w_s`, which is too small for a poor guide, so
+  the gap is a lower bound (Burda et al. 2016; Domke and Sheldon 2018).
 
-Both concern the joint distribution of *all* unknowns. In a network most of them are not identified,
-and k-hat grows with their number even if the predictions are good: with more than a few hundred
-weights, a factorised guide rarely has a k-hat below 0.7. The level therefore depends on the case:
+All of this concerns the joint distribution of *all* unknowns. In a network most of them are not
+identified, and k-hat grows with their number even if the predictions are good: with more than a few
+hundred weights, a factorised guide rarely has a k-hat below 0.7. The level of k-hat depends on the
+case:
 
 =============================  ==========================================================
 more than `MAX_DIMENSION`      ``info``: not informative about predictions
 none is identified             ``info``: other modes of a network have the same predictions
-small, with a truth            ``warn``: the distances to the truth decide
-small, without a truth         ``fail``: no other check would detect it
+small, with a reference        ``info``: the distances to the posterior decide
+small, without a reference     ``fail``: no other check would detect it
 =============================  ==========================================================
+
+A threshold is crossed only if the estimate is beyond it by `SURE` standard errors.
 """
 
+import math
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import xarray
-from arviz_stats.base import array_stats
 from scipy.special import logsumexp
 
 from zoo.diagnostics.finding import Finding, Level, format_number, level_of
-from zoo.diagnostics.reading import Array, dimension_of, log_weights
+from zoo.diagnostics.reading import Array, dimension_of, identified, log_weights, variable
+from zoo.diagnostics.truth_distance import RATIO_FAIL, RATIO_WARN, SHIFT_FAIL, SHIFT_WARN
 from zoo.diagnostics.uses import kind_of
+from zoo.infer.psis import (
+    MIN_DRAWS,
+    khat_error,
+    smoothed_log_weights,
+    usable_khat,
+)
 
 KHAT = partial(Finding, "approximation.khat", source="Vehtari et al. (2024); Yao et al. (2018)")
 GAP = partial(
@@ -40,24 +55,31 @@ GAP = partial(
     source="Burda, Grosse and Salakhutdinov (2016); Domke and Sheldon (2018)",
 )
 
+MEAN = partial(
+    Finding,
+    "approximation.mean",
+    source="threshold from interval coverage; Vehtari et al. (2024) for the reference",
+)
+SD = partial(
+    Finding,
+    "approximation.sd",
+    source="threshold from interval coverage; Vehtari et al. (2024) for the reference",
+)
+
 #: Importance sampling is reliable below this k-hat.
 KHAT_GOOD = 0.5
-#: Importance sampling is usable below this k-hat, given enough draws.
-KHAT_USABLE = 0.7
-#: Smallest number of draws for fitting the Pareto tail.
-MIN_DRAWS = 100
-#: Log weights that differ by less are equal up to rounding.
-EQUAL_WEIGHTS = 1e-8
 #: Twice the KL of two unit Gaussians one standard deviation apart, which is 0.5.
 GAP_NATS = 1.0
+#: Standard errors by which an estimate must be beyond a threshold.
+SURE = 2.0
 
 
 def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> list[Finding]:
-    """Check ``lp - log_q`` of group ``sample_stats``: finite, k-hat, ELBO gap.
+    """Check means and sds of parameters, k-hat and the ELBO gap.
 
     `has_truth` tells whether there is a truth to compare with; see the table above.
     """
-    weights = log_weights(tree)
+    weights = _weights(tree)
     if weights is None:
         return []
     # The KL is infinite if the guide has mass where the model has none.
@@ -73,10 +95,111 @@ def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> li
         )
         return [KHAT("fail", bad, 0, message, advice)]
     khat, judged = pareto_khat(weights), weights_tell(tree)
+    moments = _moments_findings(tree)
+    decided = has_truth or bool(moments)
     return [
-        _khat_finding(khat, len(weights), dimension_of(tree), has_truth, judged=judged),
-        _gap_finding(weights, khat, judged=judged),
+        *moments,
+        _khat_finding(khat, len(weights), dimension_of(tree), decided=decided, judged=judged),
+        _gap_finding(tree, weights, khat, judged=judged),
     ]
+
+
+def _weights(tree: xarray.DataTree) -> Array | None:
+    """Return the log weights of draws made for this check, or else of the stored draws."""
+    found = variable(tree, "importance", "log_weight")
+    return log_weights(tree) if found is None else found.to_numpy().astype(np.float64)
+
+
+@dataclass(frozen=True)
+class _Element:
+    """One element of a parameter: shift in true sds, log ratio of sds, and their errors."""
+
+    label: str
+    shift: float
+    shift_error: float
+    ratio: float
+    ratio_error: float
+
+
+def _elements(tree: xarray.DataTree) -> list[_Element]:
+    """Return all elements of the parameters that the guide and the reference have."""
+    if "importance" not in tree.children:
+        return []
+    group = tree["importance"].to_dataset()
+    if "source" not in group.coords or "posterior" not in group["source"].to_numpy():
+        return []
+    found = []
+    for name in identified(tree):
+        if name not in group:
+            continue
+        array = group[name]
+        guide, truth = (
+            array.sel(source=source).to_numpy().reshape(4, -1) for source in ("guide", "posterior")
+        )
+        shape = array.shape[2:]
+        for column, index in enumerate(np.ndindex(*shape)):
+            (m, s, m_error, s_error), (mean, sd, mean_error, sd_error) = (
+                guide[:, column],
+                truth[:, column],
+            )
+            if not (np.isfinite([m, s, mean, sd]).all() and s > 0 and sd > 0):
+                continue
+            label = f"{name}[{', '.join(map(str, index))}]" if shape else name
+            found.append(
+                _Element(
+                    label,
+                    abs(m - mean) / sd,
+                    math.hypot(m_error, mean_error) / sd,
+                    s / sd,
+                    s / sd * math.hypot(s_error / s, sd_error / sd),
+                )
+            )
+    return found
+
+
+def _moments_findings(tree: xarray.DataTree) -> list[Finding]:
+    elements = _elements(tree)
+    if not elements:
+        return []
+    draws = int(tree["importance"].attrs.get("draws", 0))
+    how = f"the posterior, by importance sampling with {draws} draws"
+    return [_mean_finding(elements, how), _sd_finding(elements, how)]
+
+
+def _mean_finding(elements: list[_Element], how: str) -> Finding:
+    worst = max(elements, key=lambda e: e.shift - SURE * e.shift_error)
+    sure = worst.shift - SURE * worst.shift_error
+    level = level_of(sure, SHIFT_WARN, SHIFT_FAIL)
+    message = (
+        f"The mean of {worst.label} is {format_number(worst.shift)} ± "
+        f"{format_number(worst.shift_error)} sds from that of {how}; all others are closer."
+    )
+    advice = "Train longer, or use a richer guide."
+    return MEAN(level, worst.shift, SHIFT_WARN, message, advice)
+
+
+def _sd_finding(elements: list[_Element], how: str) -> Finding:
+    """Return the finding on the ratio of sds that is furthest from one, in either direction."""
+
+    def distance(element: _Element) -> float:
+        away = abs(math.log(element.ratio))
+        return away - SURE * element.ratio_error / element.ratio
+
+    worst = max(elements, key=distance)
+    level = level_of(distance(worst), -math.log(RATIO_WARN), -math.log(RATIO_FAIL))
+    narrow = worst.ratio < 1
+    message = (
+        f"The sd of {worst.label} is {format_number(worst.ratio)} ± "
+        f"{format_number(worst.ratio_error)} times that of {how}; all others are closer."
+    )
+    advice = (
+        "Use guide=full_rank, which has the correlations that a factorised guide leaves out, or "
+        "sample with NUTS."
+        if narrow
+        else "Train longer: the guide is too wide."
+    )
+    threshold = RATIO_WARN if narrow else 1 / RATIO_WARN
+    return SD(level, worst.ratio, threshold, message, advice)
 
 
 def pareto_khat(log_weights: Array) -> float:
@@ -87,59 +210,29 @@ def pareto_khat(log_weights: Array) -> float:
     return smoothed_log_weights(log_weights)[1]
 
 
-def smoothed_log_weights(log_weights: Array) -> tuple[Array, float]:
-    """Return Pareto-smoothed log weights that sum to one, and k-hat.
-
-    Equal weights are not smoothed and have a k-hat of minus infinity. Fewer than `MIN_DRAWS`
-    weights are only normalised, and k-hat is NaN.
-    """
-    normalised = np.asarray(log_weights - logsumexp(log_weights), np.float64)
-    if np.ptp(normalised) <= EQUAL_WEIGHTS:
-        return normalised, -np.inf
-    if len(normalised) < MIN_DRAWS:
-        return normalised, np.nan
-    # ArviZ expects log likelihoods, the negative log weights. A tail of few distinct values, as of
-    # a saturated likelihood, is bounded: no Pareto shape can be fitted, and none is needed.
-    try:
-        with np.errstate(all="ignore"):
-            smoothed, khat = array_stats.psislw(-normalised)
-    except ValueError:
-        return normalised, -np.inf
-    if not np.isfinite(khat) or not np.isfinite(smoothed).all():
-        return normalised, -np.inf
-    return np.asarray(smoothed, np.float64), float(khat)
-
-
-def usable_khat(num_draws: int) -> float:
-    r"""Return the largest usable k-hat for S draws: :math:`\min(1 - 1/\log_{10} S, 0.7)`.
-
-    Vehtari et al. (2024).
-    """
-    return float(min(1 - 1 / np.log10(num_draws), KHAT_USABLE)) if num_draws > 10 else 0.0
-
-
 def weights_tell(tree: xarray.DataTree) -> bool:
     """Return whether importance weights are informative: few unknowns, some of them identified."""
     return kind_of(tree).weights_tell
 
 
 def _khat_finding(
-    khat: float, num_draws: int, dimension: int, has_truth: bool, *, judged: bool
+    khat: float, num_draws: int, dimension: int, *, decided: bool, judged: bool
 ) -> Finding:
     threshold = usable_khat(num_draws)
     if np.isnan(khat):
         message = f"k-hat needs at least {MIN_DRAWS} draws; there are {num_draws}."
-        return KHAT("info", None, threshold, message, "Take more draws from the guide.")
+        level: Level = "unchecked" if judged and not decided else "info"
+        return KHAT(level, None, threshold, message, "Take more draws from the guide.")
     if np.isneginf(khat):
         message = "All importance weights are equal: the guide is the posterior."
         return KHAT("ok", khat, threshold, message)
-    shown = f"The k-hat of the guide is {format_number(khat)}"
+    error = khat_error(khat, num_draws)
+    shown = f"The k-hat of the guide is {format_number(khat)} ± {format_number(error)}"
     if khat <= threshold:
         quality = "reliable" if khat <= KHAT_GOOD else "usable"
         message = f"{shown}: importance sampling from the guide is {quality}."
         return KHAT("ok", khat, threshold, message)
     shown += f" (usable up to {format_number(threshold)})"
-    level: Level
     if not judged:
         level = "info"
         message = (
@@ -147,26 +240,36 @@ def _khat_finding(
             "mean that predictions are poor."
         )
         advice = "Assess this fit by its predictions and calibration."
+    elif decided:
+        level = "info"
+        message = f"{shown}. Means and sds of parameters tell how far the guide is off."
+        advice = "Read the comparison of means and sds."
     else:
-        level = "warn" if has_truth else "fail"
+        level = "fail" if khat - SURE * error > threshold else "warn"
         message = (
             f"{shown}: the guide is a poor approximation of the posterior of its {dimension} "
             "unknowns."
         )
-        advice = "Use a richer guide (full rank, low rank, a flow), or sample with NUTS."
+        advice = "Use a richer guide (full rank, low rank, a flow), or compare with NUTS (--truth)."
     return KHAT(level, khat, threshold, message, advice)
 
 
-def _gap_finding(weights: Array, khat: float, *, judged: bool) -> Finding:
+def _gap_finding(tree: xarray.DataTree, weights: Array, khat: float, *, judged: bool) -> Finding:
     elbo = float(weights.mean())
-    evidence = float(logsumexp(weights) - np.log(len(weights)))
-    gap = max(0.0, evidence - elbo)
     error = float(weights.std() / np.sqrt(len(weights)))
-    bound = "at least " if khat > usable_khat(len(weights)) else ""
+    attributes = tree["importance"].attrs if "importance" in tree.children else {}
+    bound = ""
+    if "log_evidence" in attributes:
+        evidence = float(attributes["log_evidence"])
+        error = math.hypot(error, float(attributes["log_evidence_error"]))
+    else:
+        evidence = float(logsumexp(weights) - np.log(len(weights)))
+        bound = "at least " if khat > usable_khat(len(weights)) else ""
+    gap = evidence - elbo
     message = (
-        f"The ELBO, {format_number(elbo)} ± {format_number(error)} nats, is {bound}"
-        f"{format_number(gap)} nats below the log evidence estimated by importance sampling."
+        f"The ELBO, {format_number(elbo)} nats, is {bound}{format_number(max(gap, 0.0))} ± "
+        f"{format_number(error)} nats below the log evidence estimated by importance sampling."
     )
-    level = level_of(gap - 3 * error, GAP_NATS, judged=judged)
-    advice = "Compare ELBOs only between guides of the same family."
+    level = level_of(gap - SURE * error, GAP_NATS, judged=judged)
+    advice = "Compare ELBOs only between guides of the same family, or compare log evidences."
     return GAP(level, gap, GAP_NATS, message, advice)

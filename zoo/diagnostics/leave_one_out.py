@@ -8,13 +8,7 @@ import xarray
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from zoo.diagnostics.approximation import (
-    MIN_DRAWS,
-    pareto_khat,
-    smoothed_log_weights,
-    usable_khat,
-    weights_tell,
-)
+from zoo.diagnostics.approximation import pareto_khat, weights_tell
 from zoo.diagnostics.finding import Finding, format_number, format_share, level_of
 from zoo.diagnostics.reading import (
     SEED,
@@ -27,6 +21,7 @@ from zoo.diagnostics.reading import (
     variable,
 )
 from zoo.diagnostics.uniformity import pit_finding, uniformity
+from zoo.infer.psis import MIN_DRAWS, smoothed_log_weights, usable_khat
 
 SOURCE = "Magnusson et al. (2019); Vehtari, Gelman and Gabry (2017)"
 

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import xarray
 
 from zoo.diagnostics.reading import dimension_of, identified, variables
+from zoo.infer.psis import MAX_DIMENSION
 
 Use = Literal["predict", "intervals", "parameters", "compare", "compress"]
 USES: tuple[Use, ...] = get_args(Use)
@@ -25,9 +26,6 @@ USE_WORDS: dict[Use, str] = {
     "compare": "compare models by ELBO or LOO",
     "compress": "compress the network",
 }
-
-#: With more unknowns k-hat says nothing about predictions and is only reported.
-MAX_DIMENSION = 100
 
 
 @dataclass(frozen=True)
@@ -171,6 +169,8 @@ CHECKS: tuple[Check, ...] = (
         _DENSITIES,
         "Use a guide whose density is known, and keep all groups of the tree.",
     ),
+    Check("approximation.mean", ("parameters",)),
+    Check("approximation.sd", ("parameters",)),
     Check("approximation.elbo_gap", ("compare",)),
     Check("sampling.*", ("intervals", "parameters")),
     Check("truth.accepted", ("intervals", "parameters")),

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import TransformedDistribution
 
 from zoo.fit.any_model import PRIOR_STREAM, FittedModel, full_size
+from zoo.fit.importance import model_importance
 from zoo.fit.model_draws import (
     Densities,
     densities_of,
@@ -26,6 +27,7 @@ from zoo.fit.model_draws import (
 from zoo.fit.schema import TreeParts, posterior_tree
 from zoo.fit.tree import common_attributes
 from zoo.infer.predict.draws import Draws, log_posterior
+from zoo.infer.psis import MAX_DIMENSION
 from zoo.infer.svi.schedule import child_seed
 
 #: Draws from the prior, which are made one by one.
@@ -64,6 +66,8 @@ def model_tree(fitted: FittedModel) -> xarray.DataTree:
         log_prior = torch.stack([value.double() for value in densities.log_prior.values()]).sum(0)
         stats |= {"lp": densities.log_joint, "log_prior": log_prior}
         parts = {"log_prior": densities.log_prior, **_data_parts(fitted, densities, reasons)}
+        if "log_q" in stats and sum(value[0].numel() for value in draws.values()) <= MAX_DIMENSION:
+            parts["importance"] = model_importance(fitted)
     return posterior_tree(
         TreeParts(
             sites=draws,

@@ -57,6 +57,8 @@ class TreeParts:
     #: Changes of the ELBO, see `zoo.infer.stationarity`: ``elbo_gain`` and ``elbo_gain_error``
     #: for each ``move`` and ``factor``.
     gains: Mapping[str, Array] = field(default_factory=dict)
+    #: Importance weights and reference moments, see `zoo.fit.importance`.
+    importance: xarray.Dataset | None = None
     #: Root attributes: method, seed, versions, ...
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -129,6 +131,8 @@ def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
     if parts.functions is not None:
         dims = ("chain", "draw", "point", "output")
         groups["functions"] = xarray.Dataset({"f": (dims, _array(parts.functions)[None])})
+    if parts.importance is not None:
+        groups["importance"] = parts.importance
     if parts.held_out is not None:
         dims_of = {
             "y": ("row",),

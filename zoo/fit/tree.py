@@ -22,10 +22,12 @@ from zoo.fit.comparable import (
     outcome_of,
     restart_arrays,
 )
-from zoo.fit.result import Fitted
+from zoo.fit.importance import log_joint, network_importance
+from zoo.fit.result import Fitted, training_tensors
 from zoo.fit.schema import MAX_WEIGHT_BYTES, TreeParts, posterior_tree
 from zoo.infer.predict.draws import Draws, draw_prior, log_posterior, site_log_priors
 from zoo.infer.pruning.groups import GroupView
+from zoo.infer.psis import MAX_DIMENSION
 from zoo.infer.svi.schedule import child_seed
 from zoo.network.nets import choices
 
@@ -52,8 +54,14 @@ def fit_tree(
     stats = {"log_prior": log_prior}
     with contextlib.suppress(NotImplementedError):  # the density of a guide may be unknown
         stats["log_q"] = log_posterior(fitted.assembly.guide, draws)
+    names = identified_slots(model.net, list(model.slots))
+    few = sum(value[0].numel() for value in draws.sites.values()) <= MAX_DIMENSION
     if len(y) == len(dataset.y_train):  # the log joint needs all rows
         stats["lp"] = log_prior + likelihoods.double().sum(1)
+    elif few:
+        stats["lp"] = log_joint(model, draws, *training_tensors(fitted.assembly, dataset))
+    is_improper = any(model.prior(name).is_improper for name in model.slots)
+    weighed = few and bool(names) and "log_q" in stats and not is_improper
     prior = _prior_draws(fitted, draws)
     restarts = {}
     if fitted.restarts:
@@ -76,6 +84,7 @@ def fit_tree(
             gradient_norms=fitted.gradient_norms,
             restarts=restarts,
             gains=fitted.elbo_gains(dataset),
+            importance=network_importance(fitted, dataset, names) if weighed else None,
             attributes=_attributes(fitted, dataset, metrics, groups, len(y)),
         )
     )

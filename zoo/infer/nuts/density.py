@@ -51,6 +51,8 @@ Array = NDArray[np.float64]
 
 #: Draws that are transformed at a time.
 _CHUNK = 1024
+#: Largest number of elements of one tensor when many densities are computed at a time.
+MAX_ELEMENTS = 2**22
 
 
 @dataclass(frozen=True)
@@ -325,12 +327,29 @@ class LogDensity:
         # Not at zero, where a density may have a kink.
         return _record(value_and_gradient, torch.full((self.size,), 0.1, dtype=torch.float64))
 
+    def values(self, rows: Array) -> Array:
+        """Return the log density of many flat vectors, one per row."""
+        points = torch.as_tensor(rows, dtype=torch.float64)
+        with torch.no_grad():
+            try:
+                graph = _record(self, torch.full((self.size,), 0.1, dtype=torch.float64))
+                size = max(1, MAX_ELEMENTS // max(self.size, _largest_constant(graph)))
+                return torch.cat([torch.vmap(graph)(part) for part in points.split(size)]).numpy()
+            except CANNOT:
+                return torch.stack([self(point) for point in points]).numpy()
+
     def eager(self, flat: Array) -> tuple[float, Array]:
         """Return value and gradient by running the model under autograd."""
         leaf = torch.from_numpy(np.array(flat)).requires_grad_()
         value = self(leaf)
         (slope,) = torch.autograd.grad(value, leaf)
         return value.item(), slope.numpy()
+
+
+def _largest_constant(graph: GraphModule) -> int:
+    """Return the number of elements of the largest tensor of data in a graph."""
+    tensors = [getattr(graph, str(n.target)) for n in graph.graph.nodes if n.op == "get_attr"]
+    return max((t.numel() for t in tensors if isinstance(t, Tensor)), default=1)
 
 
 def _record(function: Callable[..., Any], *examples: Tensor) -> GraphModule:
