@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import xarray
 
 from zoo.diagnostics.approximation import approximation_findings
+from zoo.diagnostics.compression import compression_findings
 from zoo.diagnostics.finding import (
     Finding,
     Level,
@@ -42,6 +43,7 @@ __all__ = [
     "UseVerdict",
     "Verdict",
     "approximation_findings",
+    "compression_findings",
     "diagnose",
     "format_number",
     "held_out_findings",
@@ -108,6 +110,7 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
         *predictive_findings(tree),
         *loo_findings(tree),
         *held_out_findings(tree),
+        *compression_findings(tree),
         *quantization_findings(tree),
         *robustness_findings(tree),
         *sensitivity_findings(tree),

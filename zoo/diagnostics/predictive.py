@@ -46,18 +46,21 @@ def posterior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
         return [POSTERIOR_CHECK("fail", bad, 0, message, advice)]
     judged = _statistics(task_of(tree), y)
     worst = _worst_statistic(replicated, y, judged)
+    limit = _limit(len(judged))
     level: Level = "ok"
     if worst.unusual:
         failing = worst.beyond_all and abs(worst.sds) > PPC_FAIL_SDS
         level = "fail" if failing else "warn"
+    place = "beyond all" if worst.beyond_all else "within the range of"
     message = (
         f"Of {len(judged)} statistics of the training data, the {worst.name} fits worst: "
         f"{format_number(worst.observed)} observed, {format_number(worst.center)} ± "
-        f"{format_number(worst.spread)} in posterior predictive draws "
-        f"(p = {format_number(worst.p_value)})."
+        f"{format_number(worst.spread)} in posterior predictive draws, {place} {len(replicated)} "
+        f"draws and {format_number(abs(worst.sds))} sds from their mean (limit "
+        f"{format_number(limit)})."
     )
-    advice = "Train longer, then change the likelihood or the network."
-    return [POSTERIOR_CHECK(level, worst.p_value, PPC_P_VALUE, message, advice)]
+    advice = "Change the likelihood or the network."
+    return [POSTERIOR_CHECK(level, abs(worst.sds), limit, message, advice)]
 
 
 def prior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
@@ -104,7 +107,12 @@ class _Statistic:
         self.sds = gap / self.spread if self.spread > 0 else (np.inf if gap else 0.0)
         # With few draws the p-value cannot be small; then all draws must lie on one side.
         small = self.p_value <= max(PPC_P_VALUE / count, 2 / (total + 1))
-        self.unusual = bool(small and abs(self.sds) > stats.norm.isf(PPC_P_VALUE / (2 * count)))
+        self.unusual = bool(small and abs(self.sds) > _limit(count))
+
+
+def _limit(count: int) -> float:
+    """Return the distance in sds with a probability of `PPC_P_VALUE` over several statistics."""
+    return float(stats.norm.isf(PPC_P_VALUE / (2 * count)))
 
 
 def _worst_statistic(replicated: Array, y: Array, judged: Statistics) -> _Statistic:
@@ -112,7 +120,8 @@ def _worst_statistic(replicated: Array, y: Array, judged: Statistics) -> _Statis
         _Statistic(name, function(replicated), float(function(y[None])[0]), len(judged))
         for name, function in judged.items()
     ]
-    return min(found, key=lambda statistic: (statistic.p_value, -abs(statistic.sds)))
+    # One that is unusual first; then by distance, so that the value agrees with the limit.
+    return max(found, key=lambda statistic: (statistic.unusual, abs(statistic.sds)))
 
 
 def _replications(tree: xarray.DataTree, group: str) -> tuple[Array, Array] | None:

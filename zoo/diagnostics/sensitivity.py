@@ -122,7 +122,8 @@ def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
     likelihood = power_scaling(values, log_likelihood)
     k = int(prior.argmax())
     noise = _noise(values, log_prior) if prior[k] > SENSITIVE else 0.0
-    level = level_of(float(prior[k]), max(SENSITIVE, noise))
+    threshold = max(SENSITIVE, noise)
+    level = level_of(float(prior[k]), threshold)
     if level == "ok":
         diagnosis, advice = "the prior has little effect on the predictions", ""
         if prior[k] > SENSITIVE:
@@ -139,7 +140,7 @@ def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
         f"{format_number(value)} to the prior and {format_number(float(likelihood[k]))} to the "
         f"likelihood; {diagnosis}."
     )
-    return [POWER_SCALING(level, value, SENSITIVE, message, advice)]
+    return [POWER_SCALING(level, value, threshold, message, advice)]
 
 
 def power_scaling_table(tree: xarray.DataTree) -> dict[str, tuple[float, float]]:

@@ -199,7 +199,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "predictive.calibration", ("intervals",), _of_task("classification"), _HELD_OUT, _HOLD_OUT
     ),
-    Check("usefulness.skill", _FUNCTIONS, _network, _HELD_OUT, _HOLD_OUT),
+    Check("usefulness.skill", ("predict", "intervals", "compress"), _network, _HELD_OUT, _HOLD_OUT),
     Check("sensitivity.*", ("parameters",)),
     Check(
         "compression.*",

@@ -48,7 +48,7 @@ class TreeParts:
     inputs: Array | None = None
     #: Outputs of the network at fixed rows, shape ``(draws, points, outputs)``.
     functions: Tensor | None = None
-    #: ``y`` and ``log_density`` of test rows, with ``probability`` of shape ``(rows, classes)`` or
+    #: ``y`` and ``log_density`` of test rows, ``pruned_log_density`` if weights are pruned, with ``probability`` of shape ``(rows, classes)`` or
     #: ``y_samples`` of shape ``(draws, rows)``.
     held_out: Mapping[str, Array] | None = None
     gradient_norms: Tensor | None = None
@@ -59,6 +59,8 @@ class TreeParts:
     gains: Mapping[str, Array] = field(default_factory=dict)
     #: Importance weights and reference moments, see `zoo.fit.importance`.
     importance: xarray.Dataset | None = None
+    #: Leave-one-out results of rows, see `zoo.fit.leave_one_out`.
+    leave_one_out: xarray.Dataset | None = None
     #: Root attributes: method, seed, versions, ...
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -133,10 +135,13 @@ def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
         groups["functions"] = xarray.Dataset({"f": (dims, _array(parts.functions)[None])})
     if parts.importance is not None:
         groups["importance"] = parts.importance
+    if parts.leave_one_out is not None:
+        groups["leave_one_out"] = parts.leave_one_out
     if parts.held_out is not None:
         dims_of = {
             "y": ("row",),
             "log_density": ("row",),
+            "pruned_log_density": ("row",),
             "probability": ("row", "class"),
             "y_samples": ("draw", "row"),
         }

@@ -23,6 +23,7 @@ from zoo.fit.comparable import (
     restart_arrays,
 )
 from zoo.fit.importance import log_joint, network_importance
+from zoo.fit.leave_one_out import network_loo
 from zoo.fit.result import Fitted, training_tensors
 from zoo.fit.schema import MAX_WEIGHT_BYTES, TreeParts, posterior_tree
 from zoo.infer.predict.draws import Draws, draw_prior, log_posterior, site_log_priors
@@ -79,12 +80,13 @@ def fit_tree(
             observed=fitted.observed(y),
             inputs=x if x.size <= MAX_INPUTS else None,
             functions=fitted.outputs(function_points(dataset), draws.values),
-            held_out=_held_out(fitted, dataset) if len(dataset.X_test) else None,
+            held_out=_held_out(fitted, dataset, groups) if len(dataset.X_test) else None,
             losses=fitted.losses,
             gradient_norms=fitted.gradient_norms,
             restarts=restarts,
             gains=fitted.elbo_gains(dataset),
             importance=network_importance(fitted, dataset, names) if weighed else None,
+            leave_one_out=network_loo(fitted, dataset, corrected=weighed),
             attributes=_attributes(fitted, dataset, metrics, groups, len(y)),
         )
     )
@@ -120,11 +122,14 @@ def _prior_predictive(fitted: Fitted, prior: Draws, x: Array) -> Array | None:
     return samples if np.isfinite(samples).all() else None
 
 
-def _held_out(fitted: Fitted, dataset: Dataset) -> dict[str, Array]:
+def _held_out(fitted: Fitted, dataset: Dataset, groups: GroupView) -> dict[str, Array]:
     x, y = held_out_rows(dataset)
     f = fitted.outputs(x, fitted.draws.values)
     prediction = fitted.predictive(f, fitted.draws.values)
     known = {"y": fitted.observed(y), "log_density": held_out_log_density(fitted, f, y)}
+    if groups.weights_left_percent < 100:
+        pruned = fitted.outputs(x, groups.prune(fitted.draws.values))
+        known["pruned_log_density"] = held_out_log_density(fitted, pruned, y)
     if prediction.probabilities is not None:
         return known | {"probability": prediction.probabilities}
     return known | {"y_samples": prediction.samples}

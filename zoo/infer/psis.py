@@ -17,6 +17,8 @@ Array = NDArray[np.floating]
 MIN_DRAWS = 100
 #: Log weights that differ by less are equal up to rounding.
 EQUAL_WEIGHTS = 1e-8
+#: Seed of the random ties of PIT values.
+PIT_SEED = 20240601
 #: With more unknowns importance weights say nothing about predictions.
 MAX_DIMENSION = 100
 #: Importance sampling is usable below this k-hat, given enough draws.
@@ -70,3 +72,28 @@ def usable_khat(num_draws: int) -> float:
 def effective_draws(log_weights: Array) -> float:
     """Return the effective number of draws of normalised log weights."""
     return float(np.exp(-logsumexp(2 * log_weights)))
+
+
+def leave_one_out(
+    log_likelihood: Array, correction: Array | None = None
+) -> tuple[Array, Array, Array]:
+    r"""Return elpd, Pareto k and smoothed weights of every row.
+
+    Weights are :math:`\propto e^{c_s} / p(y_i \mid \theta_s)`, Pareto smoothed. The results equal
+    those of ArviZ's ``loo`` and ``loo_approximate_posterior``, which raise an error for a row with
+    the same likelihood in all draws. A network that is certain of a class has many such rows.
+    `log_likelihood` has the shape ``(draws, rows)``; `correction` is c.
+    """
+    ratios = -log_likelihood if correction is None else correction[:, None] - log_likelihood
+    smoothed = [smoothed_log_weights(column) for column in ratios.T]
+    weights = np.stack([column for column, _ in smoothed], axis=1)
+    elpd = np.asarray(logsumexp(weights + log_likelihood, axis=0), np.float64)
+    return elpd, np.array([khat for _, khat in smoothed]), np.exp(weights)
+
+
+def loo_pit(samples: Array, y: Array, weights: Array) -> Array:
+    """Return the weighted fraction of draws below each observation; ties are broken at random."""
+    noise = np.random.default_rng(PIT_SEED).uniform(size=len(y))
+    below = (weights * (samples < y)).sum(0)
+    ties = (weights * (samples == y)).sum(0)
+    return np.asarray(np.clip(below + noise * ties, 0, 1), np.float64)

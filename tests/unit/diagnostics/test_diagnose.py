@@ -75,7 +75,9 @@ def test_a_wrong_weight_of_the_divergence_is_found(factor):
     """A KL term scaled by c gives a posterior whose covariance is about c times the right one."""
     model = Regression()
     guide = stats.multivariate_normal(model.mean, factor * model.covariance)
-    assert verdict(diagnose(model.fit(guide))).level == "fail"
+    # A wide guide has bounded weights: without a reference its k-hat is only uncertain.
+    level = verdict(diagnose(model.fit(guide, draws=10_000))).level
+    assert level == "fail" if factor < 1 else level != "ok"
     with_truth = diagnose(model.fit(guide), model.truth(draws=500))
     assert the(with_truth, "truth.functions.sd").level == "fail"
 

@@ -3,12 +3,13 @@ import warnings
 import arviz_stats
 import numpy as np
 import pytest
+import xarray
 from scipy import stats
 
 from tests.unit.diagnostics.synthetic_trees import SIGMA, Regression, the, tree_of
 from zoo.diagnostics import held_out
 from zoo.diagnostics.held_out import calibration_noise, held_out_findings, reliability_curve
-from zoo.diagnostics.leave_one_out import leave_one_out, loo_findings, loo_pit
+from zoo.diagnostics.leave_one_out import loo_findings
 from zoo.diagnostics.predictive import (
     _Statistic,
     posterior_predictive_findings,
@@ -17,6 +18,7 @@ from zoo.diagnostics.predictive import (
 from zoo.diagnostics.reading import task_of
 from zoo.diagnostics.uniformity import randomized_pit, uniformity
 from zoo.infer.predict.scores import expected_calibration_error
+from zoo.infer.psis import leave_one_out, loo_pit
 
 CHAINED = ("chain", "draw")
 
@@ -285,9 +287,26 @@ def test_rows_of_certain_probability_do_not_stop_leave_one_out():
     assert len(loo_findings(tree)) == 2
 
 
+def test_a_sum_over_unreliable_rows_is_not_reported():
+    log_likelihood = -generator().exponential(size=(1, 100, 500))
+    tree = tree_of({"log_likelihood": {"y": ((*CHAINED, "obs_id"), log_likelihood)}})
+    found = the(loo_findings(tree), "predictive.loo")
+    assert found.value is None
+    assert "is not reported" in found.message
+
+
+def test_stored_results_of_more_draws_are_used():
+    tree = Regression().fit()
+    rows = {"elpd": ("loo_row", np.full(50, -2.0)), "pareto_k": ("loo_row", np.zeros(50))}
+    tree["leave_one_out"] = xarray.Dataset(rows, attrs={"draws": 1000, "corrected": 1})
+    found = the(loo_findings(tree), "predictive.loo")
+    assert found.value == 2.0
+    assert "over 50 rows" in found.message
+
+
 def test_many_rows_are_thinned(monkeypatch):
     monkeypatch.setattr("zoo.diagnostics.leave_one_out.MAX_ROWS", 50)
-    log_likelihood = -generator().exponential(size=(1, 100, 500))
+    log_likelihood = 0.1 * generator().uniform(size=(1, 100, 500))
     tree = tree_of({"log_likelihood": {"y": ((*CHAINED, "obs_id"), log_likelihood)}})
     assert "over 50 rows" in the(loo_findings(tree), "predictive.loo").message
 
