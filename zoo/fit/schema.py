@@ -48,8 +48,8 @@ class TreeParts:
     inputs: Array | None = None
     #: Outputs of the network at fixed rows, shape ``(draws, points, outputs)``.
     functions: Tensor | None = None
-    #: ``y`` and ``log_density`` of test rows, ``pruned_log_density`` if weights are pruned, with ``probability`` of shape ``(rows, classes)`` or
-    #: ``y_samples`` of shape ``(draws, rows)``.
+    #: ``y`` and ``log_density`` of test rows, ``pruned_log_density`` if weights are pruned, with
+    #: ``probability`` of shape ``(rows, classes)`` or ``y_samples`` of shape ``(draws, rows)``.
     held_out: Mapping[str, Array] | None = None
     gradient_norms: Tensor | None = None
     #: Fits from several starts, this one first, see `zoo.fit.comparable.restart_arrays`.

@@ -12,8 +12,9 @@ def pruned_tree(cost, left=20.0, rows=400):
     density = rng.normal(-1.0, 0.5, rows)
     pruned = density - cost + 0.05 * rng.normal(size=rows)
     held_out = {"log_density": ("row", density), "pruned_log_density": ("row", pruned)}
-    groups = json.dumps({"weights_left_percent": left})
-    return tree_of({"held_out": held_out}, compresses=1, groups=groups)
+    tree = tree_of({"held_out": held_out}, compresses=1)
+    tree.attrs["groups"] = json.dumps({"weights_left_percent": left})
+    return tree
 
 
 @pytest.mark.parametrize(
