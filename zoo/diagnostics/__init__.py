@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import xarray
 
 from zoo.diagnostics.approximation import approximation_findings
+from zoo.diagnostics.causes import Diagnosis, causes_of
 from zoo.diagnostics.compression import compression_findings
 from zoo.diagnostics.finding import (
     Finding,
@@ -36,6 +37,7 @@ from zoo.diagnostics.verdict import Judgement, UseVerdict, Verdict, verdict
 
 __all__ = [
     "USES",
+    "Diagnosis",
     "Finding",
     "Judgement",
     "Level",
@@ -43,6 +45,7 @@ __all__ = [
     "UseVerdict",
     "Verdict",
     "approximation_findings",
+    "causes_of",
     "compression_findings",
     "diagnose",
     "format_number",
@@ -72,7 +75,8 @@ def judge(
 
     ``extra`` are findings to add.
     """
-    return Judgement((*diagnose(tree, truth), *extra), asked_uses(tree))
+    findings = (*diagnose(tree, truth), *extra)
+    return Judgement(findings, asked_uses(tree), causes_of(findings, tree))
 
 
 def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> list[Finding]:

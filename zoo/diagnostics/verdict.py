@@ -1,10 +1,12 @@
 """The verdict on a fit: one level per use, and the worst of those that the fit is made for."""
 
+import fnmatch
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from zoo.diagnostics.causes import Diagnosis
 from zoo.diagnostics.finding import (
     LEVEL_WORDS,
     LEVELS,
@@ -23,6 +25,20 @@ LEADS: dict[Use, tuple[str, ...]] = {
     "parameters": ("truth.parameters.sd", "approximation.khat"),
     "compare": ("approximation.elbo_gap", "predictive.loo_pareto_k", "optimisation.converged"),
     "compress": ("compression.pruned",),
+}
+
+#: Checks whose message is shown with a cause, the first that is present.
+SHOWN: dict[str, tuple[str, ...]] = {
+    "leak": ("data.leak",),
+    "few_rows": ("data.size",),
+    "scale": ("data.scale",),
+    "untrained": ("optimisation.start",),
+    "not_converged": ("optimisation.outputs_settled", "optimisation.converged"),
+    "wrong_objective": ("optimisation.objective", "optimisation.stationary"),
+    "prior": ("prior.*", "predictive.prior_check"),
+    "shift": ("data.shift",),
+    "outliers": ("data.outliers",),
+    "correlated": ("approximation.sd",),
 }
 
 #: Beginnings of the sentence on a fit, by the level of the uses that they name.
@@ -64,7 +80,11 @@ class Verdict:
     asked: tuple[Use, ...]
 
 
-def verdict(findings: Iterable[Finding], asked: Iterable[Use] | None = None) -> Verdict:
+def verdict(
+    findings: Iterable[Finding],
+    asked: Iterable[Use] | None = None,
+    causes: Sequence[Diagnosis] = (),
+) -> Verdict:
     """Return the level of every use, and the worst of those that are asked for.
 
     Parameters
@@ -73,9 +93,11 @@ def verdict(findings: Iterable[Finding], asked: Iterable[Use] | None = None) -> 
         The results of all checks.
     asked
         The uses that count; by default all that a finding speaks for.
+    causes
+        What explains bad findings; the sentence of a use then begins with it.
     """
     findings = list(findings)
-    uses = {use: _of_use(findings, use) for use in USES}
+    uses = {use: _of_use(findings, use, causes) for use in USES}
     if asked is None:
         asked = [use for use in USES if _speaking(findings, use)]
     asked = tuple(check_use(use) for use in asked)
@@ -98,13 +120,19 @@ def _speaking(findings: Sequence[Finding], use: Use) -> list[Finding]:
     return [found for found in findings if found.level != "info" and use in found.uses]
 
 
-def _of_use(findings: Sequence[Finding], use: Use) -> UseVerdict:
+def _of_use(findings: Sequence[Finding], use: Use, causes: Sequence[Diagnosis]) -> UseVerdict:
     judged = _speaking(findings, use)
     if not judged:
         return UseVerdict("unchecked", "No check speaks for this use of this fit.")
     level = max((found.level for found in judged), key=LEVELS.index)
     deciding = [found for found in judged if found.level == level]
     if level != "ok":
+        checks = {found.check: found for found in reversed(deciding)}
+        for diagnosis in causes:
+            explained = [name for name in checks if name in diagnosis.checks]
+            if explained:
+                evidence = checks[_first(explained, diagnosis.cause)]
+                return UseVerdict(level, f"{diagnosis.sentence} {evidence.message}")
         first = deciding[0]
         return UseVerdict(level, f"{first.message} {first.advice}")
     for name in LEADS[use]:
@@ -134,19 +162,20 @@ def _list(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Judgement:
-    """All findings on a fit, and the uses it is made for."""
+    """All findings on a fit, the uses it is made for, and the causes of bad findings."""
 
     findings: tuple[Finding, ...]
     asked: tuple[Use, ...]
+    causes: tuple[Diagnosis, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
         """The verdict on the uses that are asked for."""
-        return verdict(self.findings, self.asked)
+        return verdict(self.findings, self.asked, self.causes)
 
     def on(self, use: str | None) -> "Judgement":
         """Return the same findings, asked for one use only."""
-        return self if use is None else Judgement(self.findings, (check_use(use),))
+        return self if use is None else replace(self, asked=(check_use(use),))
 
     def to_json(self) -> str:
         """Write verdict and findings as JSON."""
@@ -161,6 +190,7 @@ class Judgement:
                     for use, found in result.uses.items()
                 },
             },
+            "causes": [asdict(diagnosis) for diagnosis in self.causes],
             "findings": [finding_to_json(finding) for finding in self.findings],
         }
         return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
@@ -186,9 +216,26 @@ class Judgement:
         try:
             rows, asked = document["findings"], document["verdict"]["asked"]
             found = tuple(map(finding_from_json, rows))
-            return cls(found, tuple(check_use(use) for use in asked))
+            causes = tuple(map(_diagnosis, document.get("causes", [])))
+            return cls(found, tuple(check_use(use) for use in asked), causes)
         except (KeyError, TypeError, ConfigError) as error:
             raise StoreError(f"the findings cannot be read: {error}") from None
+
+
+def _diagnosis(row: Any) -> Diagnosis:
+    values = {"cause": row["cause"], "sentence": row["sentence"]}
+    if not all(isinstance(text, str) for text in (*values.values(), *row["checks"])):
+        raise TypeError(f"a cause is not text: {row}")
+    return Diagnosis(**values, checks=tuple(row["checks"]))
+
+
+def _first(checks: Sequence[str], cause: str) -> str:
+    """Return the check that shows a cause best, or else the first one."""
+    for pattern in SHOWN.get(cause, ()):
+        for name in checks:
+            if fnmatch.fnmatchcase(name, pattern):
+                return name
+    return checks[-1]
 
 
 def level_words(level: Level) -> str:

@@ -30,7 +30,7 @@ def test_verdict_is_the_worst_level(levels, worst, words):
 
 
 def test_a_check_speaks_only_for_its_uses():
-    found = [finding("fail", "approximation.khat"), finding("ok", "usefulness.skill")]
+    found = [finding("fail", "approximation.khat"), finding("ok", "optimisation.outputs_settled")]
     result = verdict(found, ("predict", "parameters"))
     assert result.level == "fail"
     assert result.uses["predict"].level == "ok"
