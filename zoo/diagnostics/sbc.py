@@ -12,7 +12,7 @@ wrongly scaled posteriors is higher than that of the bands.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -194,16 +194,36 @@ def failure_finding(failed: int, total: int) -> Finding:
     return Finding(check, level, share, 0.0, message, advice, "Talts et al. (2018)")
 
 
+def discarded_finding(discarded: int, kept: int, max_scale: float) -> Finding:
+    """Report the number of simulated data sets that were too large."""
+    message = (
+        f"{discarded} of {discarded + kept} data sets simulated from the prior were discarded: "
+        f"their largest number was more than {format_number(max_scale)} times that of the data. "
+        "The choice depends on the data alone, so ranks of a correct posterior stay uniform."
+    )
+    share = discarded / (discarded + kept)
+    return Finding("sbc.discarded", "info", share, None, message, "", "Modrák et al. (2023)")
+
+
+def point_finding(names: Sequence[str]) -> Finding:
+    """Report the parameters without a prior, which are not simulated."""
+    message = (
+        f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''} has no prior. All simulations "
+        "use its value in a fit to the data, fits estimate it anew, and it has no rank."
+    )
+    return Finding("sbc.points", "info", float(len(names)), None, message)
+
+
 def _finding(name: str, test: RankTest, count: int) -> Finding:
     p_value = min(1.0, count * test.p_value)
     level = level_of(-p_value, -P_WARN, -P_FAIL)
     total = test.num_simulations
     result = "are uniform" if level == "ok" else f"are not uniform, posteriors are {test.shape}"
     message = (
-        f"{name}: ranks {result} (p = {format_number(p_value)}, corrected for {count} quantities "
-        f"and {TESTS} tests). The true value was outside the central "
-        f"{100 - 200 * TAIL:.0f} % of the draws in {test.below + test.above} of {total} "
-        f"simulations, {test.below} times below and {test.above} times above; {format_number(test.outside)} are expected."
+        f"{name}: ranks {result} (p = {format_number(p_value)} after correction for {count} "
+        f"quantities). {test.below + test.above} of {total} true values lie outside the central "
+        f"{100 - 200 * TAIL:.0f} % of the draws, {test.below} below and {test.above} above; "
+        f"{format_number(test.outside)} are expected."
     )
     return Finding(f"sbc.{name}", level, p_value, P_WARN, message, _advice(test), SOURCE)
 
