@@ -101,9 +101,9 @@ class ModelSimulator:
         given = {"model": name, "guide": guide_text(guide)}
         config = validated_config(ModelConfig, {**given, **settings})
         data: dict[str, Any] = {"args": tuple(args), "kwargs": dict(kwargs or {})}
+        self.observed, self._shapes = _observed(BoundModel(model, **data))
         prepared, svi = prepare_model(model, config, guide=fresh(guide), **data)
         self.bound = prepared.model
-        self.observed, self._shapes = _observed(self.bound)
         self.points = [n for n, p in self.bound.named_parameters() if p.requires_grad]
         if self.points:
             raise ConfigError(
