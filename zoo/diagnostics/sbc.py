@@ -205,6 +205,12 @@ def discarded_finding(discarded: int, kept: int, max_scale: float) -> Finding:
     return Finding("sbc.discarded", "info", share, None, message, "", "Modrák et al. (2023)")
 
 
+def unranked_finding(total: int, largest: int) -> Finding:
+    """Report that not all parameters have ranks."""
+    message = f"At most {largest} of {total} parameters have ranks, spread over all of them."
+    return Finding("sbc.unranked", "info", float(total), float(largest), message)
+
+
 def point_finding(names: Sequence[str]) -> Finding:
     """Report the parameters without a prior, which are not simulated."""
     message = (
@@ -218,14 +224,22 @@ def _finding(name: str, test: RankTest, count: int) -> Finding:
     p_value = min(1.0, count * test.p_value)
     level = level_of(-p_value, -P_WARN, -P_FAIL)
     total = test.num_simulations
-    result = "are uniform" if level == "ok" else f"are not uniform, posteriors are {test.shape}"
+    wrong = f"are not uniform, posteriors are {test.shape}"
+    result = "are consistent with uniform ones" if level == "ok" else wrong
     message = (
         f"{name}: ranks {result} (p = {format_number(p_value)} after correction for {count} "
         f"quantities). {test.below + test.above} of {total} true values lie outside the central "
         f"{100 - 200 * TAIL:.0f} % of the draws, {test.below} below and {test.above} above; "
         f"{format_number(test.outside)} are expected."
     )
-    return Finding(f"sbc.{name}", level, p_value, P_WARN, message, _advice(test), SOURCE)
+    return Finding(_check(name), level, p_value, P_WARN, message, _advice(test), SOURCE)
+
+
+def _check(name: str) -> str:
+    """Return the name of the check: parameters and functions speak for different uses."""
+    if name == "log_likelihood":
+        return f"sbc.{name}"
+    return f"sbc.{'functions' if name.startswith('output[') else 'parameters'}.{name}"
 
 
 def _advice(test: RankTest) -> str:

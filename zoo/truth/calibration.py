@@ -25,7 +25,13 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from zoo.data import Dataset, from_arrays
 from zoo.diagnostics import Finding, sbc_findings
-from zoo.diagnostics.sbc import RankTest, discarded_finding, failure_finding, point_finding
+from zoo.diagnostics.sbc import (
+    RankTest,
+    discarded_finding,
+    failure_finding,
+    point_finding,
+    unranked_finding,
+)
 from zoo.errors import ConfigError
 from zoo.fit.config import make_config
 from zoo.fit.guides import GuideSource, guide_text
@@ -35,6 +41,7 @@ from zoo.infer.tasks.executor import check_executor
 from zoo.infer.tasks.running import Report, run_tasks
 from zoo.registry import get
 from zoo.truth.simulated_fits import (
+    MAX_PARAMETERS,
     SMALL_PROBLEM,
     Engine,
     NetworkSimulator,
@@ -277,6 +284,8 @@ def _judged(
     findings.append(failure_finding(num_failed, len(collected)))
     if num_discarded:
         findings.append(discarded_finding(num_discarded, len(collected), max_scale))
+    if simulator.num_parameters > MAX_PARAMETERS:
+        findings.append(unranked_finding(simulator.num_parameters, MAX_PARAMETERS))
     if simulator.points:
         findings.append(point_finding(simulator.points))
     return Calibration(

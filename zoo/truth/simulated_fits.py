@@ -35,6 +35,7 @@ from zoo.infer.predict.draws import (
 )
 from zoo.infer.predict.outputs import CHUNK_ROWS, network_outputs
 from zoo.infer.rng import seeded
+from zoo.infer.svi.schedule import child_seed
 from zoo.likelihoods import Categorical
 from zoo.network.bnn import BNN
 
@@ -186,6 +187,11 @@ class NetworkSimulator:
         return self.fit.config.num_samples
 
     @property
+    def num_parameters(self) -> int:
+        """Number of identified parameters."""
+        return sum(self.model.slots[name].value.numel() for name in ranked_slots(self.model))
+
+    @property
     def observed(self) -> dict[str, Array]:
         """The targets of the data, to compare the size of simulated ones with."""
         return {"y": self.dataset.y_train}
@@ -197,7 +203,7 @@ class NetworkSimulator:
         assert prior is not None
         slots = {name: value[0] for name, value in prior.slots.items()}
         f = self._outputs(slots)
-        with seeded(seed, f.device):
+        with seeded(child_seed(seed, 1), f.device):  # weights and noise are independent
             y = observation_distribution(self.model, f[None], _noise(prior.slots)).sample()[0]
         kind = self.dataset.y_train.dtype
         number = y.double().cpu().numpy()
@@ -231,11 +237,10 @@ def quantities(
     true_f = simulated.outputs[: len(y)].to(f)[None]
     by_class = isinstance(model.likelihood, Categorical)
     found: Quantities = {}
-    named = [n for n in identified_slots(model.net, list(model.slots)) if n != "noise"]
-    for name in named:
+    for name in ranked_slots(model):
         pair = true[name], values[name].to(f)
         found |= _elements(name, *(_differences(v, 1) if by_class else v for v in pair))
-    found = dict(list(found.items())[:: -(-len(found) // MAX_PARAMETERS) or 1])
+    found = at_most(MAX_PARAMETERS, found)
     if "noise" in values:
         found["noise"] = true["noise"].reshape(-1)[0], values["noise"].to(f).flatten()
     rows = np.unique(np.linspace(0, len(y) - 1, NUM_POINTS).astype(int))
@@ -248,6 +253,17 @@ def quantities(
         log_likelihood(model, f, _noise(values), y).sum(1),
     )
     return found | {"log_likelihood": likelihoods}
+
+
+def ranked_slots(model: BNN) -> list[str]:
+    """Return the slots whose elements are identified, without the noise."""
+    return [n for n in identified_slots(model.net, list(model.slots)) if n != "noise"]
+
+
+def at_most(number: int, found: Quantities) -> Quantities:
+    """Return not more than a number of quantities, spread over all of them."""
+    names = list(found)[:: max(1, -(-len(found) // number))]
+    return {name: found[name] for name in names}
 
 
 def kept_rows(num_draws: int) -> slice:

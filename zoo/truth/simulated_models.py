@@ -23,6 +23,7 @@ from zoo.truth.simulated_fits import (
     Engine,
     Quantities,
     Simulated,
+    at_most,
     fresh,
     nuts_draws,
 )
@@ -65,7 +66,7 @@ class ModelFit:
             labels = [name] if value.dim() == 0 else [f"{name}[{i}]" for i in range(len(columns))]
             elements = zip(value.reshape(-1), columns, strict=True)
             found |= dict(zip(labels, elements, strict=True))
-        found = dict(list(found.items())[:: -(-len(found) // MAX_PARAMETERS)])
+        found = at_most(MAX_PARAMETERS, found)
         true = {name: value[None] for name, value in simulated.values.items()}
         likelihoods = _log_likelihood(bound, true)[0], _log_likelihood(bound, draws)
         return found | {"log_likelihood": likelihoods}
@@ -118,6 +119,11 @@ class ModelSimulator:
     def num_draws(self) -> int:
         """Posterior draws per simulation."""
         return self.fit.config.num_samples
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of latent elements."""
+        return sum(value.numel() for value in self.simulate(0).values.values())
 
     @torch.no_grad()
     def simulate(self, seed: int) -> Simulated:

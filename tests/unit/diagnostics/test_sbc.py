@@ -51,6 +51,14 @@ def test_another_shape_is_found_by_the_bands_alone():
     assert min(tests["a"].mean_p, tests["a"].spread_p) > 0.01
 
 
+def test_checks_are_named_by_what_they_speak_for():
+    names = ["0.weight[1]", "output[3]", "log_likelihood"]
+    findings, tests = sbc_findings({name: ranks() for name in names}, DRAWS)
+    found = [finding.check for finding in findings]
+    assert found == ["sbc.parameters.0.weight[1]", "sbc.functions.output[3]", "sbc.log_likelihood"]
+    assert list(tests) == names
+
+
 def test_coverage_of_the_interval_is_counted():
     # The first and the last five of a hundred ranks are outside the central 90 %.
     test = rank_test(np.array([0, 4, 5, 50, 94, 95, 99, 99]), DRAWS)

@@ -101,6 +101,16 @@ def test_simulated_targets_have_the_covariance_of_prior_and_noise():
     assert np.all(np.abs(y.mean(0) - 1) < error)
 
 
+def test_noise_is_independent_of_the_weights():
+    # Rows are so few that a common seed would give noise and weights the same numbers.
+    source = simulator(from_arrays(inputs(3), np.arange(3.0), task="regression"))
+    drawn = [source.simulate(seed) for seed in range(300)]
+    weights = np.stack([s.values["0.weight"].numpy().ravel() for s in drawn])
+    noise = np.stack([s.data - s.outputs.numpy()[:, 0] for s in drawn])
+    correlations = np.corrcoef(weights.T, noise.T)[:2, 2:]
+    assert np.abs(correlations).max() < 5 / np.sqrt(300)
+
+
 def test_true_outputs_and_weights_belong_to_the_targets():
     source = simulator(likelihood="gaussian(noise=1e-6)")
     found = source.simulate(3)
@@ -175,6 +185,17 @@ def test_parameters_without_a_prior_have_the_values_of_a_fit_to_the_data():
     assert result.points == ("likelihood.log_noise",)
     assert "noise" not in result.ranks
     assert "has no prior" in by_name(result)["sbc.points"].message
+
+
+def test_many_parameters_are_ranked_in_part(monkeypatch):
+    for module in (calibration, simulated_fits):
+        monkeypatch.setattr(module, "MAX_PARAMETERS", 2)
+    result = calibrate("mean_field", **QUICK)
+    assert [name for name in result.ranks if name.startswith("0.")] == [
+        "0.weight[0]",
+        "0.weight[2]",
+    ]
+    assert "At most 2 of 4" in by_name(result)["sbc.unranked"].message
 
 
 # ------------------------------------------------------------------ what goes wrong
