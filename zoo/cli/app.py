@@ -29,8 +29,9 @@ app.command("list")(list_methods)
 app.command()(show)
 app.command()(data)
 app.command(cls=SectionedCommand)(fit)
-for _command in (predict, report, compare, compress, check, truth, sbc):
+for _command in (predict, report, compare, compress, check, truth):
     app.command()(_command)
+app.command(cls=SectionedCommand)(sbc)
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ def _fit_new(
     values = read_config(config) if config else {}
     if DATA_FIELDS & flags.keys():  # the checksum is that of other rows or another split
         values.pop("data_sha256", None)
-    values = _merged(values, flags)
+    values = merged(values, flags)
     if "method" not in values or "data" not in values:
         raise ConfigError("name a method and data, for example: zoo fit mean_field --data digits")
     checked = make_config(**values)
@@ -99,10 +99,10 @@ def _fit_new(
         _print_results(run(prepared, directory, **how), use)
 
 
-def _merged(values: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+def merged(values: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     """Merge flags into the values of a file, recursively; flags take precedence."""
     joined = {
-        name: _merged(values[name], flag)
+        name: merged(values[name], flag)
         for name, flag in flags.items()
         if isinstance(flag, dict) and isinstance(values.get(name), dict)
     }

@@ -5,8 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
+from zoo.cli.config_flags import flags_of, given_values
 from zoo.cli.exits import NOT_TRUSTED, judge
-from zoo.cli.flags import Executor, Method, Priors, Quiet, parse_options, parse_priors
+from zoo.cli.fit import DATA_FIELDS, merged
+from zoo.cli.flags import Executor, ForUse, Method, Priors, Quiet, parse_options, parse_priors
+from zoo.errors import ConfigError
+from zoo.fit.config import RunConfig, read_config
 
 
 def check(name: Method) -> None:
@@ -79,40 +83,66 @@ def truth(
         raise typer.Exit(NOT_TRUSTED)
 
 
+@flags_of(RunConfig)
 def sbc(
-    method: Method,
+    *,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file with any of the above, such as that of a run.")
+    ] = None,
     engine: Annotated[
         str, typer.Option(help="svi tests the guide, nuts tests the model and the sampler.")
     ] = "svi",
     num_simulations: Annotated[int, typer.Option(help="Number of simulated data sets.")] = 100,
-    priors: Priors = None,
-    seed: Annotated[int, typer.Option(help="Seed of simulations and fits.")] = 0,
+    max_scale: Annotated[
+        float, typer.Option(help="Discard simulated data this many times larger than the data.")
+    ] = 100.0,
     executor: Executor = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the ranks to a PNG or SVG file.")] = None,
+    use: ForUse = None,
     quiet: Quiet = False,
+    **settings: Any,
 ) -> None:
     """Test the calibration of posteriors by simulation.
 
-    The ranks of true values among posterior draws must be uniform.
+    Targets are simulated from prior and likelihood at the inputs of the data, and fitted as by
+    'zoo fit'. The ranks of true values among posterior draws must be uniform. Without data, the
+    problem is a small linear regression. Exit code 3: they are not uniform.
     """
+    flags = given_values(RunConfig, settings)
+    values = merged(_stored(config, flags), flags)
+    if "method" not in values:
+        raise ConfigError("name a method, for example: zoo sbc mean_field --data diabetes")
+
     from zoo.diagnostics import Judgement, verdict
+    from zoo.report.figures.ranks import check_ending, save_rank_plot
     from zoo.truth.calibration import calibrate
 
+    if plot is not None:
+        check_ending(plot)
     result = calibrate(
-        method,
+        values.pop("method"),
         engine=engine,  # type: ignore[arg-type]
         num_simulations=num_simulations,
-        priors=parse_priors(priors),
-        seed=seed,
+        max_scale=max_scale,
         executor=executor,
         progress_bar=False if quiet else None,
+        **values,
     )
     if plot is not None:
-        from zoo.report.figures.ranks import save_rank_plot
-
         save_rank_plot(result.tests, plot)
         typer.echo(f"plot    {plot}")
     for finding in result.findings:
         if finding.level not in ("warn", "fail"):  # those follow with the verdict
-            typer.echo(f"{finding.level:6}  {finding.message}")
-    judge(Judgement(tuple(result.findings), verdict(result.findings).asked))
+            typer.echo(f"{finding.level:11}  {finding.message}")
+    judgement = Judgement(tuple(result.findings), verdict(result.findings).asked)
+    judge(judgement.on(use))
+
+
+def _stored(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """Read a configuration; its checksum is dropped if flags choose other data."""
+    values = read_config(config) if config else {}
+    if DATA_FIELDS & flags.keys():
+        values.pop("data_sha256", None)
+    if config and not (values | flags).get("data"):
+        raise ConfigError(f"the configuration {str(config)!r} names no data: give --data.")
+    return values

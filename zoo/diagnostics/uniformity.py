@@ -3,10 +3,15 @@ r"""Test of uniformity on [0, 1] by simultaneous bands of the empirical distribu
 Säilynoja, Bürkner and Vehtari (2022), *Graphical test for discrete uniformity and its applications
 in goodness-of-fit evaluation and multiple sample comparison*: at a grid of points :math:`z_k` the
 number of values below :math:`z_k` is :math:`\mathrm{Binomial}(n, z_k)` under uniformity. The bands
-are pointwise intervals whose level :math:`\gamma` gives the desired simultaneous coverage;
-:math:`\gamma` is found by simulation.
+are pointwise intervals whose level :math:`\gamma` gives the desired simultaneous coverage.
+
+The probability to leave the bands is exact, without simulation. Under uniformity the counts of the
+cells between grid points are independent Poisson variables, given that their sum is :math:`n`. The
+distribution of their cumulative sum is convolved from cell to cell, and what lies outside the band
+is set aside. P-values are limited by the range of numbers only.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,10 +26,10 @@ SOURCE = "Säilynoja, Bürkner and Vehtari (2022)"
 
 #: Grid points of the distribution function.
 MAX_POINTS = 100
-#: Simulated uniform samples for the level of the band.
-SIMULATIONS = 4000
 #: Simultaneous coverage of the band for uniform samples.
 BAND_PROBABILITY = 0.99
+#: Smallest pointwise level; quantiles of binomials overflow far below it.
+MIN_LEVEL = 1e-100
 #: Outside the band, a larger distance of the distribution functions is a failure.
 FAIL_DISTANCE = 0.2
 
@@ -59,19 +64,44 @@ def uniformity(values: Array) -> Uniformity:
     cells = max(2, min(count, MAX_POINTS))
     points = np.arange(1, cells) / cells
     below = np.searchsorted(np.sort(values), points, side="right")
-    null = _null_levels(count, cells)
-    level = float(np.quantile(null, 1 - BAND_PROBABILITY))
-    observed = _pointwise_level(below[None], count, points)[0]
-    lower = stats.binom.ppf(level / 2, count, points) / count
-    upper = stats.binom.isf(level / 2, count, points) / count
+    lower, upper = _accepted(_band_level(count, cells), count, cells)
     return Uniformity(
-        p_value=float((1 + (null <= observed).sum()) / (1 + len(null))),
+        p_value=exit_probability(float(_levels(below, count, points).min()), count, cells),
         distance=float(np.abs(below / count - points).max()),
         points=points,
         ecdf=below / count,
-        lower=lower,
-        upper=upper,
+        lower=lower / count,
+        upper=upper / count,
     )
+
+
+def exit_probability(level: float, count: int, cells: int) -> float:
+    """Return the probability that uniform values leave the band of a pointwise level.
+
+    Parameters
+    ----------
+    level
+        The two-sided tail probability at or below which a point is outside.
+    count
+        Number of values.
+    cells
+        Number of cells of equal width between the grid points, at least two.
+    """
+    lower, upper = _accepted(level, count, cells)
+    if np.any(lower > upper):
+        return 1.0
+    rate = count / cells
+    size = min(count, math.ceil(rate + 12 * math.sqrt(rate) + 40)) + 1
+    kernel = stats.poisson.pmf(np.arange(size), rate)
+    inside, start, left = np.ones(1), 0, 0.0
+    for cell, (low, high) in enumerate(zip(lower, upper, strict=True), start=1):
+        reached = np.convolve(inside, kernel)[: count - start + 1]
+        states = start + np.arange(len(reached))
+        is_inside = (states >= low) & (states <= high)
+        rest = stats.poisson.pmf(count - states[~is_inside], rate * (cells - cell))
+        left += float(reached[~is_inside] @ rest)
+        inside, start = reached[is_inside], max(start, int(low))
+    return min(1.0, left / float(stats.poisson.pmf(count, count)))
 
 
 def randomized_pit(samples: Array, y: Array) -> Array:
@@ -107,16 +137,36 @@ def pit_finding(name: str, words: str, result: Uniformity) -> Finding:
 
 
 @lru_cache(maxsize=32)
-def _null_levels(count: int, cells: int) -> Array:
-    """Return the smallest pointwise level of simulated uniform samples."""
-    rng = np.random.default_rng(SEED)
-    cell_counts = rng.multinomial(count, np.full(cells, 1 / cells), size=SIMULATIONS)
-    below = cell_counts.cumsum(1)[:, :-1]
-    return _pointwise_level(below, count, np.arange(1, cells) / cells)
+def _band_level(count: int, cells: int) -> float:
+    """Return the pointwise level of the band with the wanted coverage, a little below it."""
+    low, high = math.log(1e-8), 0.0
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        is_wide_enough = exit_probability(math.exp(middle), count, cells) <= 1 - BAND_PROBABILITY
+        low, high = (middle, high) if is_wide_enough else (low, middle)
+    return math.exp(low)
 
 
-def _pointwise_level(below: NDArray[np.integer], count: int, points: Array) -> Array:
-    """Return for every sample the smallest two-sided tail probability over the grid."""
+def _accepted(
+    level: float, count: int, cells: int
+) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Return the smallest and the largest count below each grid point that is inside the band."""
+    points = np.arange(1, cells) / cells
+    level = max(level, MIN_LEVEL)
+    near = np.arange(-2, 3)[:, None]  # quantiles of discrete distributions may be off by rounding
+    counts = np.clip(stats.binom.ppf(level / 2, count, points) + near, 0, count)
+    is_inside = 2 * stats.binom.cdf(counts, count, points) > level
+    # If even the largest of them is outside, no count is inside, and the bounds cross.
+    lower = np.where(is_inside, counts, count + 1).min(0).astype(int)
+    return lower, count - lower[::-1]
+
+
+def _levels(below: NDArray[np.integer], count: int, points: Array) -> Array:
+    """Return the two-sided tail probability of the count below every grid point.
+
+    The grid is symmetric, so the upper tail is the lower one of the counts above; a complement
+    would lose its digits.
+    """
     low = stats.binom.cdf(below, count, points)
-    high = stats.binom.sf(below - 1, count, points)
-    return np.asarray(2 * np.minimum(low, high).min(1), np.float64)
+    high = stats.binom.cdf(count - below, count, points[::-1])
+    return np.asarray(2 * np.minimum(low, high), np.float64)

@@ -209,6 +209,8 @@ CHECKS: tuple[Check, ...] = (
         _HOLD_OUT,
     ),
     Check("quantization.*", ("compress",)),
+    Check("sbc.parameters.*", ("parameters",)),
+    Check("sbc.functions.*", ("intervals",)),
     Check("sbc.*", ("intervals", "parameters")),
 )
 

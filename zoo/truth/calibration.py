@@ -1,44 +1,66 @@
-"""Simulation-based calibration of a method.
+"""Simulation-based calibration of a method on a problem, or of a guide of any Pyro model.
 
 Parameters are drawn from the prior, data given the parameters, and the posterior is inferred from
 the data. If the posterior is correct, the rank of the true value among the posterior draws is
 uniform; the converse holds only on average over data sets (Talts et al. 2018, *Validating Bayesian
 Inference Algorithms with Simulation-Based Calibration*).
+
+Simulated data sets that are absurdly large are discarded. The decision depends on the data alone,
+and the ranks of a correct posterior are uniform for every data set, so they are uniform for those
+that are kept, too (Modrák et al. 2023, *Simulation-Based Calibration Checking for Bayesian
+Computation*).
 """
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from zoo.data import Dataset, from_arrays
 from zoo.diagnostics import Finding, sbc_findings
-from zoo.diagnostics.sbc import RankTest
+from zoo.diagnostics.sbc import (
+    RankTest,
+    discarded_finding,
+    failure_finding,
+    point_finding,
+    unranked_finding,
+)
 from zoo.errors import ConfigError
-from zoo.fit.build import create
-from zoo.infer.nuts.sampler import sample_nuts
-from zoo.infer.predict.draws import draw_posterior, draw_prior, log_likelihood, slots_of
-from zoo.infer.predict.outputs import network_outputs
-from zoo.infer.svi.loop import SVI
+from zoo.fit.config import make_config
+from zoo.fit.guides import GuideSource, guide_text
+from zoo.infer.svi.loop import DivergedError
 from zoo.infer.svi.schedule import child_seed
+from zoo.infer.tasks.executor import check_executor
 from zoo.infer.tasks.running import Report, run_tasks
-from zoo.network.bnn import BNN
-from zoo.registry import Recipe, get
+from zoo.registry import get
+from zoo.truth.simulated_fits import (
+    MAX_PARAMETERS,
+    SMALL_PROBLEM,
+    Engine,
+    NetworkSimulator,
+    Quantities,
+    Simulated,
+    small_dataset,
+)
+from zoo.truth.simulated_models import ModelSimulator
 
-Engine = Literal["svi", "nuts"]
 Array = NDArray[Any]
 
-#: Rows, inputs and noise of the linear regression.
-ROWS, INPUTS, NOISE = 30, 3, 0.5
 #: Posterior draws per simulation.
 NUM_DRAWS = 99
-#: Thinning of NUTS draws, which must be nearly independent.
-THINNING = 3
-SVI_RECIPE = Recipe(num_steps=1500, batch_size=ROWS, lr=0.02, schedule="linear", kl_warmup=0.0)
+#: Simulated data are discarded if they are larger than those of the data by this factor.
+MAX_SCALE = 100.0
+#: Attempts to simulate one data set that is not discarded.
+MAX_ATTEMPTS = 200
+#: Stream of random numbers of the simulated data.
+DATA_STREAM = 5_000_000_029
 
 
 @dataclass(frozen=True)
@@ -48,146 +70,250 @@ class Calibration:
     Attributes
     ----------
     ranks
-        By quantity, one rank per simulation, between 0 and `num_draws`.
+        By quantity, one rank per simulation that could be fitted, between 0 and `num_draws`.
     num_draws
         Posterior draws per simulation.
     findings
         Findings of the uniformity tests.
     tests
         The tests, with the data for plots.
+    num_failed
+        Simulated data sets on which training diverged.
+    num_discarded
+        Simulated data sets that were too large to be fitted.
+    points
+        Parameters without a prior, whose values in the simulations come from a fit to the data.
     """
 
     ranks: dict[str, Array]
     num_draws: int
     findings: list[Finding]
     tests: dict[str, RankTest]
+    num_failed: int = 0
+    num_discarded: int = 0
+    points: tuple[str, ...] = ()
 
 
 def calibrate(
-    method: str,
+    method: str | Callable[..., Any],
+    X: Any = None,
+    y: Any = None,
     *,
+    data: str | Dataset | None = None,
+    net: str | Mapping[str, Any] | nn.Module | None = None,
+    guide: GuideSource | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
     engine: Engine = "svi",
     num_simulations: int = 100,
-    priors: Mapping[str, str] | None = None,
+    max_scale: float = MAX_SCALE,
     seed: int = 0,
     executor: str | None = None,
     progress_bar: bool | None = None,
+    **settings: Any,
 ) -> Calibration:
-    """Run simulation-based calibration of a method on a linear regression with known noise.
+    """Run simulation-based calibration.
+
+    Inputs are those of the data; targets are simulated from prior and likelihood. Every simulated
+    data set is fitted as `zoo.fit` would fit it. Parameters without a prior, such as a learned
+    noise, have the values of a fit to the data.
 
     Parameters
     ----------
     method
-        A method of the zoo; its prior must be proper.
+        A method of the zoo, or a Pyro model; its prior must be proper.
+    X, y, data, net, guide
+        As for `zoo.fit`; by default a linear regression with 30 rows, three inputs and known noise.
+    args, kwargs
+        Arguments of a Pyro model. Its observed sites are simulated.
     engine
-        ``svi`` tests the guide of the method, ``nuts`` the model and the sampler.
+        ``svi`` tests the guide, ``nuts`` the model and the sampler.
     num_simulations
         Number of data sets.
-    priors
-        Priors by slot pattern; they take precedence over those of the method.
+    max_scale
+        A simulated data set is discarded, and counted, if its largest number is larger than the
+        largest one of the data by this factor.
     seed
         Seed of all random numbers.
     executor
         Where simulations run, see `zoo.infer.tasks.executor.make_executor`.
     progress_bar
         Whether to show a progress bar; by default on a terminal.
+    **settings
+        Other settings of `zoo.fit`: ``priors``, ``likelihood``, ``options``, ``num_steps``, ...
+
+    Examples
+    --------
+    >>> import zoo
+    >>> found = zoo.calibrate("mean_field", num_simulations=10, num_steps=5, executor="serial")
+    >>> len(found.ranks["log_likelihood"])
+    10
     """
-    get(method)
     if engine not in ("svi", "nuts"):
         raise ConfigError(f"unknown engine {engine!r}. Accepted: svi, nuts.")
     if num_simulations < 10:
         raise ConfigError(f"num_simulations must be at least 10. Got {num_simulations}.")
-    simulate(method, "svi", dict(priors or {}), seed, 0, dry_run=True)  # fail early
+    if not max_scale > 0:
+        raise ConfigError(f"max_scale must be positive. Got {max_scale}.")
+    if executor is not None:
+        check_executor(executor)
+    how: dict[str, Any] = {"engine": engine, "progress_bar": progress_bar}
+    settings = {"num_samples": NUM_DRAWS, "seed": seed} | settings
+    simulator: NetworkSimulator | ModelSimulator
+    if isinstance(method, str):
+        if args or kwargs:
+            raise ConfigError("args= and kwargs= are for Pyro models. Give data=, or X and y.")
+        simulator = _network(method, X, y, data=data, net=net, guide=guide, how=how, **settings)
+    else:
+        if X is not None or data is not None or net is not None:
+            raise ConfigError("a Pyro model takes its data as args= and kwargs=.")
+        simulator = ModelSimulator(
+            method, guide=guide, args=args, kwargs=kwargs, **how, settings=settings
+        )
+    seeds = [child_seed(simulator.fit.config.seed, index) for index in range(num_simulations)]
+    drawn = [_acceptable(simulator, one, max_scale) for one in seeds]
+    num_discarded = sum(discarded for _, discarded in drawn)
     tasks = [
-        partial(simulate, method, engine, dict(priors or {}), seed, index)
-        for index in range(num_simulations)
+        partial(_ranks, simulator.fit, simulated, one)
+        for (simulated, _), one in zip(drawn, seeds, strict=True)
     ]
     collected = run_tasks(
         tasks,
-        executor,
+        _choose_executor(executor, tasks[0], simulator.device),
         length=1,
         unit="simulation",
         description="calibration",
         progress_bar=progress_bar,
     )
-    ranks = {name: np.array([found[name] for found in collected]) for name in collected[0]}
-    findings, tests = sbc_findings(ranks, NUM_DRAWS)
-    return Calibration(ranks, NUM_DRAWS, findings, tests)
+    return _judged(collected, simulator, num_discarded, max_scale)
 
 
-def simulate(
+def _network(
     method: str,
-    engine: Engine,
-    priors: dict[str, str],
-    seed: int,
-    index: int,
-    report: Report | None = None,
+    X: Any,
+    y: Any,
     *,
-    dry_run: bool = False,
-) -> dict[str, int]:
-    """Draw parameters and data, infer, and return the rank of every true value."""
-    torch.set_num_threads(1)
-    own_seed = child_seed(seed, index)
-    generator = torch.Generator().manual_seed(own_seed)
-    x = torch.randn(ROWS, INPUTS, generator=generator, dtype=torch.float64)
-    net = nn.Sequential(nn.Linear(INPUTS, 1)).double()
-    model = create(
-        method, net, likelihood=f"gaussian(noise={NOISE})", num_data=ROWS, priors=priors
-    ).double()
-    if model.fitted_priors:
-        raise ConfigError(
-            f"the prior of {method!r} is fitted to the data, so it cannot be sampled without data. "
-            "Give a fixed one, for example --prior '*=Normal(0, 1)'."
-        )
-    prior = draw_prior(model, 1, seed=own_seed)
-    if prior is None:
-        raise ConfigError(
-            f"the prior of {method!r} is improper, so it cannot be sampled. Give a proper "
-            "one, for example --prior '*=Normal(0, 1)'."
-        )
-    if dry_run:
-        return {}
-    f = network_outputs(model, prior.slots, x)[0, :, 0]
-    y = f + NOISE * torch.randn(ROWS, generator=generator, dtype=torch.float64)
-    infer = _by_nuts if engine == "nuts" else _by_svi
-    posterior = infer(model, x, y, own_seed)
-    truth, draws = _quantities(model, prior.slots, x, y), _quantities(model, posterior, x, y)
+    data: str | Dataset | None,
+    net: str | Mapping[str, Any] | nn.Module | None,
+    guide: GuideSource | None,
+    how: Mapping[str, Any],
+    **settings: Any,
+) -> NetworkSimulator:
+    get(method)
+    if (X is not None and data is not None) or (X is None) != (y is None):
+        raise ConfigError("give either X and y, or data=.")
+    is_small = X is None and data is None
+    values = (SMALL_PROBLEM if is_small else {}) | settings
+    if isinstance(data, str):
+        values["data"] = data
+    if net is not None:
+        values["net"] = None if isinstance(net, nn.Module) else net
+    if guide is not None:
+        values["guide"] = guide_text(guide)
+    config = make_config(method=method, **values)
+    dataset = data if isinstance(data, Dataset) else None
+    if is_small:
+        dataset = small_dataset()
+    elif X is not None:
+        dataset = from_arrays(X, y, task=config.task)
+    return NetworkSimulator(
+        config,
+        dataset=dataset,
+        net=net if isinstance(net, nn.Module) else None,
+        guide=None if isinstance(guide, str) else guide,
+        **how,
+    )
+
+
+def _acceptable(
+    simulator: NetworkSimulator | ModelSimulator, seed: int, max_scale: float
+) -> tuple[Simulated, int]:
+    """Return the first simulated data set that is not discarded, and the number before it."""
+    limits = {
+        name: max_scale * (float(np.abs(value).max()) or 1.0)
+        for name, value in simulator.observed.items()
+    }
+    largest = 0.0
+    for attempt in range(MAX_ATTEMPTS):
+        simulated = simulator.simulate(child_seed(seed, DATA_STREAM + attempt))
+        sizes = {n: float(np.abs(v).max()) for n, v in simulator.sizes(simulated).items()}
+        if all(size <= limits[name] for name, size in sizes.items()):
+            return simulated, attempt
+        largest = max(largest, *sizes.values())
+    raise ConfigError(
+        f"{MAX_ATTEMPTS} data sets in a row that were simulated from the prior have numbers more "
+        f"than {max_scale:g} times as large as the data (up to {largest:.3g}). Choose a narrower "
+        "prior, or a larger max_scale."
+    )
+
+
+def _ranks(
+    fit: Callable[[Simulated, int], Quantities],
+    simulated: Simulated,
+    seed: int,
+    report: Report | None = None,
+) -> dict[str, int] | None:
+    """Infer, and return the rank of every true value; None if training diverged."""
+    try:
+        found = fit(simulated, seed)
+    except (DivergedError, LinAlgError):
+        found = {}
     if report is not None:
         report(1)
-    return {name: int((draws[name] < truth[name][0]).sum()) for name in truth}
+    if not found or not all(torch.isfinite(draws).all() for _, draws in found.values()):
+        return None
+    rng = np.random.default_rng(seed)
+    return {name: rank_of(*pair, rng) for name, pair in found.items()}
 
 
-def _by_svi(model: BNN, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
-    guide = model.guide(init_scale=0.05)
-    SVI(model, guide, x, y, recipe=SVI_RECIPE, seed=seed, local=True, mode="replay").run(
-        progress_bar=False
+def rank_of(true: Tensor, draws: Tensor, rng: np.random.Generator) -> int:
+    """Return the number of draws below the true value; those equal to it are split at random."""
+    return int((draws < true).sum()) + int(rng.integers(0, int((draws == true).sum()) + 1))
+
+
+def _judged(
+    collected: Sequence[dict[str, int] | None],
+    simulator: NetworkSimulator | ModelSimulator,
+    num_discarded: int,
+    max_scale: float,
+) -> Calibration:
+    fitted = [found for found in collected if found is not None]
+    num_failed = len(collected) - len(fitted)
+    ranks = {name: np.array([found[name] for found in fitted]) for name in (fitted or [{}])[0]}
+    findings, tests = sbc_findings(ranks, simulator.num_draws)
+    findings.append(failure_finding(num_failed, len(collected)))
+    if num_discarded:
+        findings.append(discarded_finding(num_discarded, len(collected), max_scale))
+    if simulator.num_parameters > MAX_PARAMETERS:
+        findings.append(unranked_finding(simulator.num_parameters, MAX_PARAMETERS))
+    if simulator.points:
+        findings.append(point_finding(simulator.points))
+    return Calibration(
+        ranks,
+        simulator.num_draws,
+        findings,
+        tests,
+        num_failed,
+        num_discarded,
+        tuple(simulator.points),
     )
-    return draw_posterior(model, guide, NUM_DRAWS, seed=seed).slots
 
 
-def _by_nuts(model: BNN, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
-    drawn = sample_nuts(
-        model,
-        (x, y),
-        num_chains=1,
-        num_warmup=200,
-        num_samples=NUM_DRAWS * THINNING,
-        target_accept=0.9,
-        seed=seed % 2**31,
-        executor="serial",
-        compiled=False,  # every data set would need its own compilation
-        progress_bar=False,
-    )
-    sites = {k: torch.as_tensor(v[0, ::THINNING].copy()) for k, v in drawn.values.items()}
-    return slots_of(model, sites)
-
-
-def _quantities(model: BNN, slots: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Return the ranked quantities, one number per draw: every weight and the log-likelihood."""
-    found = {
-        f"{name}[{index}]": column
-        for name, value in slots.items()
-        for index, column in enumerate(value.flatten(1).T)
-    }
-    f = network_outputs(model, slots, x)
-    return found | {"log_likelihood": log_likelihood(model, f, slots.get("noise"), y).sum(1)}
+def _choose_executor(
+    executor: str | None, task: Callable[..., Any], device: torch.device
+) -> str | None:
+    """Return where simulations run; by default in processes if they can be sent to them."""
+    try:
+        # What is defined in the running script is pickled by name, and not found elsewhere.
+        sendable = b"__main__" not in pickle.dumps(task)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        sendable = False
+    if executor is not None and executor.startswith("processes") and not sendable:
+        raise ConfigError(
+            f"the executor {executor!r} cannot be used: the model, the network or the guide is "
+            "defined in the running script, which other processes do not import. Move it to a "
+            "module, or use the executor 'serial'."
+        )
+    if executor is None and (not sendable or device.type != "cpu"):
+        return "serial"
+    return executor

@@ -1,6 +1,6 @@
 import pytest
 
-from zoo.cli.fit import _merged
+from zoo.cli.fit import merged
 from zoo.cli.flags import parse_options, parse_priors, parse_value
 from zoo.errors import ConfigError
 
@@ -62,7 +62,7 @@ def test_priors():
 def test_flags_come_before_a_file_and_mappings_are_joined():
     file = {"lr": 1, "net": {"nodes": 3}, "options": {"rank": 2, "sd": {"a": 1, "b": 1}, "m": {}}}
     flags = {"net": "mlp", "options": {"sd": {"b": 2}, "m": 3}}
-    assert _merged(file, flags) == {
+    assert merged(file, flags) == {
         "lr": 1,
         "net": "mlp",
         "options": {"rank": 2, "sd": {"a": 1, "b": 2}, "m": 3},

@@ -1,3 +1,4 @@
+import itertools
 import warnings
 
 import arviz_stats
@@ -16,7 +17,7 @@ from zoo.diagnostics.predictive import (
     prior_predictive_findings,
 )
 from zoo.diagnostics.reading import task_of
-from zoo.diagnostics.uniformity import randomized_pit, uniformity
+from zoo.diagnostics.uniformity import exit_probability, randomized_pit, uniformity
 from zoo.infer.predict.scores import expected_calibration_error
 from zoo.infer.psis import leave_one_out, loo_pit
 
@@ -46,6 +47,25 @@ def test_pointwise_intervals_of_the_band_are_binomial():
         200 * result.lower - 1, 200, result.points
     )
     assert inside.min() > 0.99  # each holds more than all of them together
+
+
+def test_the_probability_to_leave_a_band_is_exact():
+    # By enumeration: four values in three cells, all 81 assignments.
+    cells = np.array(list(itertools.product(range(3), repeat=4)))
+    below = np.stack([(cells < k).sum(1) for k in (1, 2)], 1)
+    points = np.array([1, 2]) / 3
+    low = stats.binom.cdf(below, 4, points)
+    high = stats.binom.cdf(4 - below, 4, points[::-1])
+    levels = 2 * np.minimum(low, high).min(1)
+    for level in np.unique(levels):
+        assert exit_probability(level, 4, 3) == pytest.approx(np.mean(levels <= level))
+
+
+def test_p_values_are_not_limited_by_simulations():
+    # All values in the first of fifty cells, or all in the last: nothing is as far from uniform.
+    result = uniformity(np.full(50, 0.001))
+    assert result.p_value == pytest.approx(2 * 0.02**50)
+    assert 0 <= uniformity(np.full(5000, 0.5)).p_value < 1e-95
 
 
 @pytest.mark.parametrize("count", [20, 500])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zoo.diagnostics.sbc import RankTest
+from zoo.diagnostics.sbc import P_WARN, RankTest
 from zoo.errors import ConfigError
 from zoo.report.figures.axes import Axes
 from zoo.report.figures.canvas import BAND, FIT, STYLE, short
@@ -18,10 +18,10 @@ ENDINGS = (".png", ".svg", ".pdf")
 def save_rank_plot(tests: Mapping[str, RankTest], path: Path) -> None:
     """Save a histogram of ranks for each quantity; bars should stay inside the band.
 
-    The band covers 99 % of the counts of a bin if ranks are uniform.
+    The band covers 99 % of the counts of a bin if ranks are uniform. Titles say what ranks mean
+    that are not uniform.
     """
-    if path.suffix not in ENDINGS:
-        raise ConfigError(f"cannot plot to {str(path)!r}. Accepted endings: {', '.join(ENDINGS)}.")
+    check_ending(path)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -36,6 +36,12 @@ def save_rank_plot(tests: Mapping[str, RankTest], path: Path) -> None:
         figure.savefig(path, dpi=150)
 
 
+def check_ending(path: Path) -> None:
+    """Refuse a file that cannot be drawn to."""
+    if path.suffix not in ENDINGS:
+        raise ConfigError(f"cannot plot to {str(path)!r}. Accepted endings: {', '.join(ENDINGS)}.")
+
+
 def _histogram(axes: Axes, name: str, test: RankTest) -> None:
     from scipy.stats import binom
 
@@ -44,5 +50,6 @@ def _histogram(axes: Axes, name: str, test: RankTest) -> None:
     positions = np.arange(len(test.counts))
     axes.bar(positions, test.counts, width=0.9, color=FIT)
     axes.fill_between(positions, low, high, color=BAND, alpha=0.35, step="mid", zorder=3)
-    axes.set_title(f"{short(name)}, p = {test.p_value:.2g}")
+    shape = f", {test.shape}" if test.p_value < P_WARN else ""
+    axes.set_title(f"{short(name)}, p = {test.p_value:.2g}{shape}")
     axes.set_xlabel("rank of the true value, in bins")
