@@ -5,9 +5,10 @@ which are then thrown away. Draws of an ELBO are skewed to the left: samples wit
 a high mean and a small sd. To stop as soon as the error is small would select such samples, and the
 estimate would lie above the ELBO, and sometimes above the evidence, by bias.
 
-The error should be `SHARE` of the tolerance for differences of ELBOs, but the work is bounded: an
-estimate has at most `MAX_ENTRIES` pairs of rows and draws. Larger data are sampled without
-replacement, and the noise of the rows is part of the error.
+The error should be `SHARE` of the tolerance for differences of ELBOs, but the work is bounded. Data
+with which `MIN_DRAWS` draws are more than `MAX_ENTRIES` pairs of rows and draws are read once, with
+few draws for each chunk of rows. Of more than `MAX_ROWS` rows a random sample is read, and the
+noise of the rows is part of the error.
 """
 
 import math
@@ -29,8 +30,9 @@ PILOT_DRAWS = 16
 MIN_DRAWS, MAX_DRAWS = 8, 1000
 #: Largest product of draws and rows.
 MAX_ENTRIES = 500_000
-#: Draws of each chunk of rows if there are too many rows.
-CHUNK_DRAWS = 4
+#: Smallest number of draws for a chunk of rows, and largest number of rows.
+MIN_CHUNK_DRAWS = 2
+MAX_ROWS = 2_000_000
 #: Seeds of the draws that decide their number, of those of the estimate, and of the rows.
 PILOT_SEED, SEED, ROW_SEED = 1, 0, 2
 
@@ -59,7 +61,7 @@ def elbo_and_error(
     rows = len(batch[0]) if batch else 1
     budget = min(MAX_ENTRIES // rows, max_draws)
     if budget < MIN_DRAWS:
-        return _of_some_rows(model, guide, batch, local)
+        return _of_many_rows(model, guide, batch, local)
     number = budget
     if budget > 2 * PILOT_DRAWS:
         pilot = elbo_draws(
@@ -76,29 +78,28 @@ def _needed(sd: float, rows: int) -> float:
     return math.ceil((sd / target) ** 2) if math.isfinite(sd) else MIN_DRAWS
 
 
-def _of_some_rows(
+def _of_many_rows(
     model: Any, guide: Guide, batch: tuple[Tensor, ...], local: bool
 ) -> tuple[float, float]:
-    """Estimate the ELBO from chunks of random rows, each with draws of its own.
+    """Estimate the ELBO from one pass over chunks of rows, each with few draws of its own.
 
-    The chunks are exchangeable, so their spread has the noise of draws and of rows. It ignores that
-    rows are drawn without replacement, which makes the error a little too large.
+    Chunks of all rows differ in the rows, so the error comes from the draws within them. If rows
+    were left out, chunks are exchangeable, and their spread has the noise of draws and of rows. It
+    ignores that rows are drawn without replacement, which makes the error a little too large.
     """
-    size = min(ELBO_ROWS, MAX_ENTRIES // (2 * CHUNK_DRAWS))
-    chunks = MAX_ENTRIES // (CHUNK_DRAWS * size)
-    generator = torch.Generator().manual_seed(ROW_SEED)
-    order = torch.randperm(len(batch[0]), generator=generator)[: chunks * size]
-    values = torch.stack(
-        [
-            elbo_draws(
-                model,
-                guide,
-                *(part[chosen.to(part.device)] for part in batch),
-                num_draws=CHUNK_DRAWS,
-                local=local,
-                seed=SEED + index,
-            ).mean()
-            for index, chosen in enumerate(order.split(size))
-        ]
-    )
-    return float(values.mean()), float(values.std()) / math.sqrt(len(values))
+    rows = len(batch[0])
+    number = max(MIN_CHUNK_DRAWS, MAX_ENTRIES // rows)
+    order = torch.arange(rows)
+    if rows > MAX_ROWS:
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(ROW_SEED))[:MAX_ROWS]
+    means, variances, shares = [], [], []
+    for index, chosen in enumerate(order.split(ELBO_ROWS)):
+        chunk = (part[chosen.to(part.device)] for part in batch)
+        draws = elbo_draws(model, guide, *chunk, num_draws=number, local=local, seed=SEED + index)
+        means.append(float(draws.mean()))
+        variances.append(float(draws.var()) / number)
+        shares.append(len(chosen) / len(order))
+    value = float(np.average(means, weights=shares))
+    if rows > MAX_ROWS:
+        variances = (np.subtract(means, value) ** 2 * len(means) / (len(means) - 1)).tolist()
+    return value, math.sqrt(np.dot(np.square(shares), variances))

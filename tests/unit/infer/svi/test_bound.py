@@ -59,22 +59,29 @@ def test_the_estimate_is_the_closed_form_within_its_error(local):
     assert error < 1.5 * SHARE * tolerance_in_nats(60)
 
 
+@pytest.mark.parametrize(("max_rows", "low"), [(10_000, 0.5), (2000, 0.4)])
 @torch.no_grad()
-def test_many_rows_are_sampled_and_their_noise_is_in_the_error(monkeypatch):
-    model, guide, x, y = regression(4000)
+def test_many_rows_are_read_once_or_sampled(monkeypatch, max_rows, low):
+    """All 4050 rows in 41 chunks, or 2000 of them in 20, with two draws each."""
+    model, guide, x, y = regression(4050)
     exact = exact_elbo(guide, x, y)
-    monkeypatch.setattr(bound, "MAX_ENTRIES", 8000)  # 2000 of 4000 rows in 20 chunks
+    monkeypatch.setattr(bound, "MAX_ENTRIES", 8000)
+    monkeypatch.setattr(bound, "MAX_ROWS", max_rows)
     monkeypatch.setattr(bound, "ELBO_ROWS", 100)
-    scores = []
+    scores, errors = [], []
     for seed in range(20):
         monkeypatch.setattr(bound, "ROW_SEED", seed)
         monkeypatch.setattr(bound, "SEED", 1000 * seed)
         value, error = elbo_and_error(model, guide, x, y)
         scores.append((value - exact) / error)
-    # The sd of the scores is between sqrt(1/2), if all noise is of rows, half of which are seen,
-    # and one; that of their mean is a root of 20 smaller.
+        errors.append(error)
+    # The sd of the scores is one if all rows are read. If half of them are, it is at least
+    # sqrt(1/2). The error of 20 scores is 16 % for their sd and 1 / sqrt(20) for their mean.
     assert abs(np.mean(scores)) < 4 / math.sqrt(20)
-    assert 0.4 < np.std(scores) < 1.5
+    assert low < np.std(scores) < 1.7
+    # The log density of a row has an sd of about sqrt(1/2).
+    rows = 4050 * math.sqrt(0.5 / 2000)
+    assert (np.mean(errors) > 0.8 * rows) == (max_rows < 4050)
 
 
 def test_the_number_of_draws_depends_on_others(monkeypatch):
