@@ -25,6 +25,7 @@ FILES = {
 CLASSIFICATION = {
     *(f"{part}.{score}" for part in ("train", "test") for score in ("accuracy", "nll", "ece")),
     "elbo",
+    "elbo_error",
     "kl",
     "weights_left_percent",
     "steps",

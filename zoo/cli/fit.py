@@ -124,13 +124,18 @@ def _interruptible(path: Path) -> Iterator[None]:
 
 
 def _print_results(fitted: Any, use: str | None) -> None:
+    from zoo.diagnostics.finding import format_estimate
     from zoo.fit.store import METRICS, REPORT, RunDirectory
     from zoo.workflow.outputs import read_judgement
 
     metrics = RunDirectory(fitted.path).read_json(METRICS)
     width = max(map(len, metrics))
     for name, value in metrics.items():
-        typer.echo(f"{name:{width}}  {value:.6g}")
+        error = metrics.get(f"{name}_error")
+        if name.endswith("_error") and name.removesuffix("_error") in metrics:
+            continue  # printed with its value
+        text = f"{value:.6g}" if error is None else format_estimate(value, error)
+        typer.echo(f"{name:{width}}  {text}")
     typer.echo(f"run     {fitted.path}")
     typer.echo(f"report  {fitted.path / REPORT}")
     judge(read_judgement(RunDirectory(fitted.path)).on(use))

@@ -108,6 +108,18 @@ def format_number(number: float | None) -> str:
     return f"{number:.3g}"
 
 
+def format_estimate(value: float, error: float) -> str:
+    """Format an estimate with the decimals that its standard error allows.
+
+    >>> format_estimate(-123.456, 0.0312), format_estimate(-123.456, 31.2)
+    ('-123.456 ± 0.031', '-123 ± 31')
+    """
+    if not (math.isfinite(error) and error > 0):
+        return f"{value:.6g} ± {error:.2g}"
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}"
+
+
 def format_share(share: float) -> str:
     """Format a fraction as a percentage: ``0.034`` as ``3.4 %``."""
     return f"{100 * share:.3g} %"

@@ -247,8 +247,9 @@ def restart_distances(tree: xarray.DataTree) -> Array | None:
     r"""Return the distances of the outputs of restarts to those of the fit, in posterior sds.
 
     For each restart this is the root mean square over rows and outputs of
-    :math:`(m_k - m_0) / \sqrt{(s_0^2 + s_k^2) / 2}`. The Monte Carlo error of :math:`S` draws,
-    :math:`2 / S`, is subtracted from its square. Restarts that diverged have NaN.
+    :math:`(m_k - m_0) / \sqrt{(s_0^2 + s_k^2) / 2 + r^2}`, with :math:`r` the resolution of the
+    outputs. The Monte Carlo error of :math:`S` draws, at most :math:`2 / S`, is subtracted from its
+    square. Restarts that diverged have NaN.
     """
     means = variable(tree, "optimization", "restart_outputs_mean")
     sds = variable(tree, "optimization", "restart_outputs_sd")
@@ -257,13 +258,15 @@ def restart_distances(tree: xarray.DataTree) -> Array | None:
         return None
     draws = outputs.sizes.get("chain", 1) * outputs.sizes["draw"]
     m, s = (array.to_numpy().reshape(len(means), -1).astype(np.float64) for array in (means, sds))
-    pooled = (s[:1] ** 2 + s[1:] ** 2) / 2
+    own = (s[:1] ** 2 + s[1:] ** 2) / 2
+    pooled = own + float(outputs.attrs.get("resolution", 0.0)) ** 2
     moving = (pooled > 0).any(0)  # a constant output has no scale
     if not moving.any():
         return None
     with np.errstate(invalid="ignore", divide="ignore"):
         squares = (m[1:, moving] - m[:1, moving]) ** 2 / pooled[:, moving]
-        distances: Array = np.sqrt(np.maximum(squares.mean(1) - 2 / draws, 0.0))
+        noise = 2 / draws * (own[:, moving] / pooled[:, moving]).mean(1)
+        distances: Array = np.sqrt(np.maximum(squares.mean(1) - noise, 0.0))
     return distances
 
 

@@ -1,6 +1,7 @@
 """Read arrays from a tree. A missing group or variable gives None, never an error."""
 
 import math
+import zlib
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,22 @@ def variables(tree: xarray.DataTree, group: str) -> list[str]:
 def chains(array: xarray.DataArray) -> Array:
     """Return draws as ``(chain, draw, everything else flattened)`` in float64.
 
-    A chain dimension is added if there is none; a draw dimension is required.
+    A chain dimension is added if there is none; a draw dimension is required. A variable with the
+    attribute ``resolution`` is read as if it were measured with an error of this sd, so that
+    smaller differences do not count in any check.
     """
     if "draw" not in array.dims:
         raise DataError(f"variable {array.name!r} has dimensions {array.dims}, 'draw' is missing")
     if "chain" not in array.dims:
         array = array.expand_dims("chain")
     values = array.transpose("chain", "draw", ...).to_numpy().astype(np.float64)
-    return values.reshape(*values.shape[:2], -1)
+    values = values.reshape(*values.shape[:2], -1)
+    resolution = float(array.attrs.get("resolution", 0.0))
+    if resolution > 0:
+        # Fit and truth need different errors; a tree always gives the same ones.
+        rng = np.random.default_rng([SEED, zlib.crc32(values.tobytes())])
+        values = values + resolution * rng.normal(size=values.shape)
+    return values
 
 
 def draws(array: xarray.DataArray) -> Array:
@@ -75,10 +84,16 @@ def shape_per_draw(array: xarray.DataArray) -> list[int]:
 
 
 def labels(array: xarray.DataArray) -> list[str]:
-    """Name the columns of `draws`: ``f[3, 0]``, or the plain name of a scalar."""
+    """Name the columns of `draws`: ``f[3, 0]``, or the plain name of a scalar.
+
+    Functions have named outputs: ``P(setosa) at row 17``.
+    """
     shape = shape_per_draw(array)
     if not shape:
         return [str(array.name)]
+    if array.dims[-2:] == ("point", "output") and {"point", "output"} <= set(array.coords):
+        rows, names = array["point"].to_numpy(), array["output"].to_numpy()
+        return [f"{name} at row {row}" for row in rows for name in names]
     return [f"{array.name}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)]
 
 

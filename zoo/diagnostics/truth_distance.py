@@ -11,7 +11,8 @@ Coverage below `COVERAGE_WARN` is a warning and below `COVERAGE_FAIL` a failure:
 the inverse factors have the same levels. Wasserstein distances are upper bounds of the difference
 of means (Huggins et al. 2020) and use the thresholds of a shift.
 
-Monte Carlo noise is subtracted from the distances first. The errors of means and sds use the
+Monte Carlo noise is subtracted from the distances first. The value of a finding is what is left,
+which is compared with the threshold; the message has both. The errors of means and sds use the
 effective sample size of the truth and hold for all columns simultaneously (Bonferroni). The noise
 of Wasserstein distances is the 99 % quantile of the distance between two samples of the truth.
 
@@ -120,12 +121,12 @@ def truth_findings(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Findin
 def comparable_pairs(tree: xarray.DataTree, truth: xarray.DataTree) -> list[Pair]:
     """Return the quantities that both trees hold, without columns that are constant in the truth.
 
-    These are the network outputs at fixed inputs, the log joint, and the parameters listed in the
-    root attribute ``identified``.
+    These are the identified functions of the network at fixed inputs, the log joint, and the
+    parameters listed in the root attribute ``identified``.
     """
     named = [("posterior", name) for name in identified(tree)]
     found = [
-        _pair(tree, truth, "functions", "the network outputs", [("functions", "f")]),
+        _pair(tree, truth, "functions", "the predicted functions", [("functions", "f")]),
         _pair(tree, truth, "log_joint", "the log joint", [("sample_stats", "lp")]),
         _pair(tree, truth, "parameters", "the parameters", named),
     ]
@@ -211,9 +212,15 @@ def _pair(
                 f"{group}/{key} has {ours.shape[-1]} numbers per draw in the fit and "
                 f"{theirs.shape[-1]} in the truth; they must be the same quantities"
             )
+        names = labels(arrays[0])
+        if group == "functions" and names != labels(arrays[1]):
+            raise DataError(
+                f"the functions of the fit, such as {names[0]}, are not those of the truth, such "
+                f"as {labels(arrays[1])[0]}: one was stored by an earlier version. Fit again."
+            )
         fits.append(ours)
         truths.append(theirs)
-        columns += labels(arrays[0])
+        columns += names
     if not fits:
         return None
     fit, chained = np.concatenate(fits, -1), np.concatenate(truths, -1)
@@ -238,9 +245,19 @@ def _shift_finding(
     pair: Pair, check: str, value: float, noise: float, message: str, source: str = SOURCE
 ) -> Finding:
     """Check a distance in true sds, from which its Monte Carlo noise is subtracted."""
-    level = pair.level(value - noise, SHIFT_WARN, SHIFT_FAIL)
+    left = max(value - noise, 0.0)
+    if noise > 0:
+        message += _what_is_left(left, f"the distance is at least {format_number(left)}")
+    level = pair.level(left, SHIFT_WARN, SHIFT_FAIL)
     advice = "Train longer. If this does not help, use a richer guide or sample with NUTS."
-    return Finding(f"truth.{pair.name}.{check}", level, value, SHIFT_WARN, message, advice, source)
+    return Finding(f"truth.{pair.name}.{check}", level, left, SHIFT_WARN, message, advice, source)
+
+
+def _what_is_left(left: float, words: str, threshold: float = SHIFT_WARN) -> str:
+    """Return the sentence about a difference from which Monte Carlo noise is subtracted."""
+    if left <= 0:
+        return " This is within Monte Carlo noise."
+    return f" Without Monte Carlo noise {words} (threshold: {format_number(threshold)})."
 
 
 def _mean_finding(pair: Pair) -> Finding:
@@ -269,6 +286,8 @@ def _ratio_finding(pair: Pair) -> Finding:
     k = int(beyond.argmax())
     level = pair.level(float(beyond[k]), -np.log(RATIO_WARN), -np.log(RATIO_FAIL))
     ratio = float(np.exp(log_ratio[k]))
+    left = float(np.exp(np.sign(log_ratio[k]) * max(beyond[k], 0.0)))
+    threshold = RATIO_WARN if ratio < 1 else 1 / RATIO_WARN
     typical = float(np.exp(np.median(log_ratio)))
     coverage = float(2 * stats.norm.cdf(1.96 * ratio) - 1)
     effect = f" and a 95 % interval covers about {format_share(coverage)}" if level != "ok" else ""
@@ -277,14 +296,17 @@ def _ratio_finding(pair: Pair) -> Finding:
         f"{format_number(ratio)} times the true ones{effect}. The median ratio is "
         f"{format_number(typical)}."
     )
+    bound = "at most" if ratio < 1 else "at least"
+    message += _what_is_left(
+        float(beyond[k]), f"the ratio is {bound} {format_number(left)}", threshold
+    )
     advice = "Train longer, or use smaller initial scales: the guide is wider than the posterior."
     if ratio < 1:
         advice = (
             "Use a full-rank or low-rank guide: the guide is overconfident, as factorised guides "
             "are when unknowns are correlated."
         )
-    threshold = RATIO_WARN if ratio < 1 else 1 / RATIO_WARN
-    return Finding(f"truth.{pair.name}.sd", level, ratio, threshold, message, advice, SOURCE)
+    return Finding(f"truth.{pair.name}.sd", level, left, threshold, message, advice, SOURCE)
 
 
 def _variance_noise(values: Array) -> Array:

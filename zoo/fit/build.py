@@ -61,7 +61,7 @@ def assemble(
         raise ConfigError("this run was made with a guide object: pass the same guide as guide=.")
     entry = get(config.method)
     check_task(entry, schema.task)
-    likelihood_text = config.likelihood or default_likelihood(schema.task)
+    likelihood_text = config.likelihood or choose_likelihood(config, schema, net)
     likelihood = parse_likelihood(likelihood_text)
     if schema.task not in likelihood.tasks:
         raise ConfigError(
@@ -103,6 +103,31 @@ def assemble(
     threads = config.num_threads or choose_threads(model, config.recipe(entry))
     config = config.model_copy(update={"num_threads": threads})
     return Assembly(entry, config, model.to(device), built.to(device))
+
+
+def choose_likelihood(config: RunConfig, schema: Schema, net: nn.Module | None) -> str:
+    """Return the default likelihood; a network with one output for each of two classes keeps it."""
+    chosen = default_likelihood(schema.task, len(schema.classes) or None)
+    if chosen != "bernoulli":
+        return chosen
+    return "categorical" if _num_outputs(config, schema, net) == 2 else chosen
+
+
+def _num_outputs(config: RunConfig, schema: Schema, net: nn.Module | None) -> int | None:
+    """Return the width of a network, or None if it cannot have one output or two."""
+    with torch.random.fork_rng(), torch.no_grad():
+        for wanted in (1, 2):
+            try:
+                built = copy.deepcopy(net)
+                if built is None and config.net is not None:
+                    built = build_net(config.net, schema.num_features, wanted, schema.image_shape)
+                if built is None:
+                    return None
+                rows = torch.zeros(2, *schema.input_shape, dtype=torch.float64)
+                return int(built.double().eval()(rows).shape[-1])
+            except (ConfigError, RuntimeError, ValueError, TypeError, AttributeError, IndexError):
+                continue  # the width is part of the text, or the network is refused later
+    return None
 
 
 def start_seed(config: RunConfig) -> int:

@@ -1,28 +1,29 @@
-"""Comparison of fits: outputs at fixed rows, densities of held-out rows, and ELBOs."""
+"""Comparison of fits: functions at fixed rows, densities of held-out rows, and ELBOs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+import xarray
 from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.data import Dataset
-from zoo.fit.result import Fitted, training_tensors
+from zoo.fit.result import Fitted
 from zoo.infer.predict.draws import log_predictive_density
-from zoo.infer.svi.objective import elbo_draws
+from zoo.infer.predict.outputs import network_outputs
+from zoo.infer.recording import Mode
+from zoo.likelihoods import Likelihood
+from zoo.network.bnn import BNN
 
 Array = NDArray[Any]
 
 #: Rows at which functions are compared, and held-out rows that are kept.
 NUM_POINTS = 32
 MAX_HELD_OUT = 2000
-#: Number of draws of an ELBO, and largest product of draws and rows.
-MIN_ELBO_DRAWS, MAX_ELBO_DRAWS = 8, 64
-ELBO_ENTRIES = 500_000
-
 
 #: The arrays of an outcome.
 ARRAYS = ("outputs_mean", "outputs_sd", "log_density")
@@ -33,8 +34,8 @@ class Outcome:
     """The result of one fit, for comparison with fits from other starts.
 
     ELBO and standard error are NaN and the arrays empty if training diverged. The mean and sd of
-    the network outputs have shape ``(points, outputs)``; the log predictive density has one element
-    per held-out row.
+    the identified functions have shape ``(points, outputs)``; the log predictive density has one
+    element per held-out row.
     """
 
     start: int
@@ -61,11 +62,40 @@ def restart_arrays(outcomes: Sequence[Outcome]) -> dict[str, Array]:
     return found
 
 
-def function_points(dataset: Dataset) -> Array:
-    """Return the training rows at which functions are compared, spread over the data."""
+def function_rows(dataset: Dataset) -> Array:
+    """Return the numbers of the training rows at which functions are compared, evenly spread."""
     rows = np.linspace(0, len(dataset.X_train) - 1, min(NUM_POINTS, len(dataset.X_train)))
-    points: Array = dataset.X_train[rows.astype(int)]
-    return points
+    return rows.astype(int)
+
+
+def functions_of(
+    model: BNN, values: Mapping[str, Tensor], dataset: Dataset, *, mode: Mode = "auto"
+) -> tuple[Tensor, list[str]]:
+    """Return the identified functions, shape ``(draws, points, outputs)``, and their names.
+
+    Fit, truth and restarts are compared by these, see `zoo.likelihoods.Likelihood.functions`. The
+    values are those of the network, with draws as the first dimension.
+    """
+    like = next(model.parameters())
+    x = torch.as_tensor(dataset.X_train[function_rows(dataset)], dtype=like.dtype).to(like.device)
+    f = network_outputs(model, values, x, mode=mode)
+    functions = model.likelihood.functions(f, dataset.schema.classes)
+    return torch.stack(list(functions.values()), -1), list(functions)
+
+
+def function_group(
+    values: Array, names: Sequence[str], likelihood: Likelihood, dataset: Dataset
+) -> xarray.Dataset:
+    """Return the group ``functions`` of a tree; values are ``(chains, draws, points, outputs)``.
+
+    The coordinates are numbers of training rows and names of outputs. The attribute ``resolution``
+    is that of the likelihood.
+    """
+    attributes = {"resolution": likelihood.resolution}
+    return xarray.Dataset(
+        {"f": (("chain", "draw", "point", "output"), values, attributes)},
+        coords={"point": function_rows(dataset), "output": list(names)},
+    )
 
 
 def held_out_rows(dataset: Dataset) -> tuple[Array, Array]:
@@ -84,10 +114,9 @@ def held_out_log_density(fitted: Fitted, f: Tensor, y: Array) -> Array:
 
 def outcome_of(fitted: Fitted, dataset: Dataset) -> Outcome:
     """Return the result of a fit."""
-    x, y = training_tensors(fitted.assembly, dataset)
-    number = int(np.clip(ELBO_ENTRIES // len(x), MIN_ELBO_DRAWS, MAX_ELBO_DRAWS))
-    elbos = elbo_draws(fitted.assembly.model, fitted.assembly.guide, x, y, num_draws=number)
-    outputs = fitted.outputs(function_points(dataset), fitted.draws.values).double()
+    elbo, elbo_error = fitted.elbo(dataset)
+    model, values = fitted.assembly.model, fitted.draws.values
+    outputs = functions_of(model, values, dataset, mode=fitted.config.compile)[0].double()
     density = np.empty(0)
     held_out, targets = held_out_rows(dataset)
     if len(held_out):
@@ -95,8 +124,8 @@ def outcome_of(fitted: Fitted, dataset: Dataset) -> Outcome:
         density = held_out_log_density(fitted, f, targets)
     return Outcome(
         start=fitted.config.start,
-        elbo=float(elbos.mean()),
-        elbo_error=float(elbos.std()) / math.sqrt(number),
+        elbo=elbo,
+        elbo_error=elbo_error,
         outputs_mean=outputs.mean(0).cpu().numpy(),
         outputs_sd=outputs.std(0).cpu().numpy(),
         log_density=density,

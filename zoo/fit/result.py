@@ -31,7 +31,8 @@ from zoo.infer.predict.scores import accuracy, brier, crps, expected_calibration
 from zoo.infer.pruning.codebooks import quantized_view
 from zoo.infer.pruning.groups import GroupView, group_view
 from zoo.infer.stationarity import FACTORS, MOVES, elbo_gains
-from zoo.infer.svi.objective import estimate_elbo, total_divergence
+from zoo.infer.svi.bound import elbo_and_error
+from zoo.infer.svi.objective import total_divergence
 from zoo.infer.svi.schedule import child_seed
 from zoo.likelihoods import Bernoulli
 
@@ -306,13 +307,22 @@ class Fitted:
                 scores = self.posterior_scores(x, y, values)
                 metrics |= {f"{part}.{name}": score for name, score in scores.items()}
         metrics |= self._quantized_metrics(dataset) | guide.metrics()
+        elbo, elbo_error = self.elbo(dataset)
         return metrics | {
-            "elbo": estimate_elbo(model, guide, *training_tensors(self.assembly, dataset)),
+            "elbo": elbo,
+            "elbo_error": elbo_error,
             "kl": total_divergence(model, guide, num_samples=16),
             "weights_left_percent": groups.weights_left_percent,
             "steps": len(self.losses),
             "seconds": self.seconds,
         }
+
+    def elbo(self, dataset: Dataset) -> tuple[float, float]:
+        """Return an unbiased estimate of the ELBO in nats, and its standard error."""
+        model, guide = self.assembly.model, self.assembly.guide
+        local = self.config.estimator == "local" and not model.has_random_convolutions
+        rows = training_tensors(self.assembly, dataset)
+        return elbo_and_error(model, guide, *rows, local=local)
 
     def observed(self, y: Array) -> Array:
         """Return encoded targets in the units of the data; classes stay indices."""

@@ -46,8 +46,8 @@ class TreeParts:
     prior_predictive: Array | None = None
     #: The encoded rows.
     inputs: Array | None = None
-    #: Outputs of the network at fixed rows, shape ``(draws, points, outputs)``.
-    functions: Tensor | None = None
+    #: Identified functions at fixed rows, see `zoo.fit.comparable.function_group`.
+    functions: xarray.Dataset | None = None
     #: ``y`` and ``log_density`` of test rows, ``pruned_log_density`` if weights are pruned, with
     #: ``probability`` of shape ``(rows, classes)`` or ``y_samples`` of shape ``(draws, rows)``.
     held_out: Mapping[str, Array] | None = None
@@ -131,8 +131,7 @@ def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
         history[name] = (("move", "factor") if values.ndim == 2 else (name,), values)
     groups = {"optimization": xarray.Dataset(history)}
     if parts.functions is not None:
-        dims = ("chain", "draw", "point", "output")
-        groups["functions"] = xarray.Dataset({"f": (dims, _array(parts.functions)[None])})
+        groups["functions"] = parts.functions
     if parts.importance is not None:
         groups["importance"] = parts.importance
     if parts.leave_one_out is not None:

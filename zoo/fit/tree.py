@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from zoo._version import __version__
 from zoo.data import Dataset
 from zoo.fit.comparable import (
-    function_points,
+    function_group,
+    functions_of,
     held_out_log_density,
     held_out_rows,
     outcome_of,
@@ -79,7 +80,7 @@ def fit_tree(
             prior_predictive=None if prior is None else _prior_predictive(fitted, prior, x),
             observed=fitted.observed(y),
             inputs=x if x.size <= MAX_INPUTS else None,
-            functions=fitted.outputs(function_points(dataset), draws.values),
+            functions=_functions(fitted, dataset),
             held_out=_held_out(fitted, dataset, groups) if len(dataset.X_test) else None,
             losses=fitted.losses,
             gradient_norms=fitted.gradient_norms,
@@ -90,6 +91,12 @@ def fit_tree(
             attributes=_attributes(fitted, dataset, metrics, groups, len(y)),
         )
     )
+
+
+def _functions(fitted: Fitted, dataset: Dataset) -> xarray.Dataset:
+    model, values = fitted.assembly.model, fitted.draws.values
+    functions, names = functions_of(model, values, dataset, mode=fitted.config.compile)
+    return function_group(functions.cpu().numpy()[None], names, model.likelihood, dataset)
 
 
 def identified_slots(net: nn.Module, slots: list[str]) -> list[str]:

@@ -3,10 +3,15 @@
 A likelihood turns the output ``f`` of a network, shape ``(..., n, outputs)``, into a distribution
 of ``n`` observations. Its scale, if it has one, is the slot ``noise``: learned as a point, fixed,
 or Bayesian if it is given a prior.
+
+Outputs are not always identified: adding one number to all logits of a softmax changes no
+prediction, and its posterior is that of the prior. `Likelihood.functions` maps outputs to the
+quantities that fits are compared by, and names them.
 """
 
 import inspect
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pyro.distributions as dist
@@ -24,6 +29,8 @@ MAX_LOG_RATE = 30.0
 MIN_SCALE = 1e-4
 #: Smallest fixed noise; below it the density of a float32 residual overflows.
 MIN_NOISE = 1e-10
+#: Differences of a probability below half a percentage point change no decision.
+PROBABILITY_RESOLUTION = 0.005
 
 
 class Likelihood(nn.Module):
@@ -31,6 +38,8 @@ class Likelihood(nn.Module):
 
     #: The tasks it is for; the first likelihood that lists a task is its default.
     tasks: ClassVar[tuple[str, ...]]
+    #: Differences of `functions` that are small against this are of no interest.
+    resolution: ClassVar[float] = 0.0
 
     def slots(self) -> list[Slot]:
         """Return the parameters of the likelihood that may be given a prior."""
@@ -46,6 +55,16 @@ class Likelihood(nn.Module):
 
         ``noise`` is a draw of the noise slot, if it is Bayesian, broadcastable to ``(..., 1)``.
         """
+
+    def functions(self, f: Tensor, classes: Sequence[str] = ()) -> dict[str, Tensor]:
+        """Return the identified functions of the outputs by name, each of shape ``(..., n)``.
+
+        They determine the distribution of the observations up to the noise, and are determined by
+        it. ``classes`` are the names of the classes. The default is for outputs that are identified
+        themselves.
+        """
+        names = [f"output {k}" for k in range(f.shape[-1])] if f.shape[-1] > 1 else ["output"]
+        return dict(zip(names, f.unbind(-1), strict=True))
 
     def check_outputs(self, f: Tensor, num_classes: int | None) -> None:
         """Refuse a network whose output has the wrong shape."""
@@ -102,6 +121,16 @@ class _Located(Likelihood):
             return f[..., 0], noise
         return f[..., 0], self.log_noise.exp() if self.learned else self.fixed_noise
 
+    def functions(self, f: Tensor, classes: Sequence[str] = ()) -> dict[str, Tensor]:
+        """Return the mean, and the log of the sd if the network predicts it.
+
+        Both are in units of the standardised target. The scale of a Student's t counts as its sd.
+        """
+        if not self.heteroscedastic:
+            return {"mean": f[..., 0]}
+        loc, scale = self.loc_scale(f, None)
+        return {"mean": loc, "log sd": scale.log()}
+
 
 class Gaussian(_Located):
     r""":math:`y \sim N(f, \sigma^2)`, or :math:`N(f_0, \mathrm{softplus}(f_1)^2)`."""
@@ -129,10 +158,39 @@ class StudentT(_Located):
         return dist.StudentT(self.df, *self.loc_scale(f, noise))
 
 
-class Categorical(Likelihood):
-    r""":math:`y \sim \mathrm{Cat}(\mathrm{softmax}(f))`."""
+class _Classes(Likelihood):
+    """Classes, compared by their probabilities.
+
+    Probabilities and differences of logits are both identified. Probabilities are the better scale
+    for means, sds and distances. A logit that goes from 15 to 20 changes no prediction, but is a
+    shift of several posterior sds if the classes are separable, where the scale of the logits comes
+    from the prior alone. Probabilities are bounded, so their moments exist and their distances are
+    not dominated by such rows. Sds of a saturated probability are tiny, so differences below
+    `PROBABILITY_RESOLUTION` do not count: the diagnostics compare probabilities as if they were
+    measured with an error of this sd. Ranks, and so R-hat of two classes, are the same on both
+    scales.
+    """
 
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    resolution: ClassVar[float] = PROBABILITY_RESOLUTION
+
+    @abstractmethod
+    def probabilities(self, f: Tensor) -> Tensor:
+        """Return the probabilities of the classes, one column each."""
+
+    def functions(self, f: Tensor, classes: Sequence[str] = ()) -> dict[str, Tensor]:
+        """Return the probability of every class; of two classes, that of the second."""
+        columns = self.probabilities(f).unbind(-1)
+        names = [f"P({name})" for name in classes or range(len(columns))]
+        known = dict(zip(names, columns, strict=True))
+        return known if len(known) > 2 else {names[-1]: columns[-1]}
+
+
+class Categorical(_Classes):
+    r""":math:`y \sim \mathrm{Cat}(\mathrm{softmax}(f))`.
+
+    The default for three and more classes, and for networks with two outputs.
+    """
 
     def num_outputs(self, num_classes: int | None) -> int:
         """One logit per class."""
@@ -144,11 +202,18 @@ class Categorical(Likelihood):
         """Return a Categorical with the network's outputs as logits."""
         return dist.Categorical(logits=f)
 
+    def probabilities(self, f: Tensor) -> Tensor:
+        """Return the softmax of the outputs."""
+        return f.softmax(-1)
 
-class Bernoulli(Likelihood):
-    r""":math:`y \sim \mathrm{Bernoulli}(\mathrm{sigmoid}(f))`, for two classes and one output."""
 
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+class Bernoulli(_Classes):
+    r""":math:`y \sim \mathrm{Bernoulli}(\mathrm{sigmoid}(f))`, for two classes and one output.
+
+    The default for two classes. A softmax with two outputs has twice the unknowns in the last
+    layer, of which only the differences are identified. It is the same model if its priors are
+    narrower: the difference of two independent :math:`N(0, s^2)` is :math:`N(0, 2 s^2)`.
+    """
 
     def num_outputs(self, num_classes: int | None) -> int:
         """One logit, of the second class."""
@@ -163,6 +228,10 @@ class Bernoulli(Likelihood):
         """Return a Bernoulli with the network's output as logit."""
         return dist.Bernoulli(logits=f[..., 0])
 
+    def probabilities(self, f: Tensor) -> Tensor:
+        """Return the probabilities of both classes."""
+        return torch.cat([-f, f], -1).sigmoid()
+
 
 class Poisson(Likelihood):
     r""":math:`y \sim \mathrm{Poisson}(e^f)`, for counts."""
@@ -172,6 +241,10 @@ class Poisson(Likelihood):
     def distribution(self, f: Tensor, noise: Tensor | None = None) -> Any:
         """Return a Poisson with the exponential of the network's output as rate."""
         return dist.Poisson(f[..., 0].clamp(max=MAX_LOG_RATE).exp())
+
+    def functions(self, f: Tensor, classes: Sequence[str] = ()) -> dict[str, Tensor]:
+        """Return the log of the rate."""
+        return {"log rate": f[..., 0].clamp(max=MAX_LOG_RATE)}
 
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
@@ -183,8 +256,10 @@ LIKELIHOODS: dict[str, type[Likelihood]] = {
 }
 
 
-def default_likelihood(task: str) -> str:
-    """Return the name of the default likelihood of a task."""
+def default_likelihood(task: str, num_classes: int | None = None) -> str:
+    """Return the name of the default likelihood of a task; two classes have one logit."""
+    if task == "classification" and num_classes == 2:
+        return "bernoulli"
     for name, cls in LIKELIHOODS.items():
         if task in cls.tasks:
             return name

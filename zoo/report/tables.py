@@ -7,7 +7,7 @@ from typing import Any, Literal
 import xarray
 
 from zoo.diagnostics import Finding
-from zoo.diagnostics.finding import LEVELS
+from zoo.diagnostics.finding import LEVELS, format_estimate
 from zoo.diagnostics.optimisation import restart_distances
 from zoo.diagnostics.reading import variable
 from zoo.diagnostics.robustness import ATTACKS, DENSITY, robustness_curve, robustness_curves
@@ -34,7 +34,6 @@ PARTS = {
 TOTALS = {
     "log_evidence": "log evidence (nats)",
     "elbo": "ELBO (nats)",
-    "elbo_error": "standard error of the ELBO (nats)",
     "kl": "KL between posterior and prior (nats)",
     "weights_left_percent": "weights left after pruning (%)",
     "nonzero_percent": "nonzero quantized weights (%)",
@@ -74,11 +73,18 @@ def score_table(metrics: Mapping[str, Any]) -> Table | None:
 
 def total_table(metrics: Mapping[str, Any]) -> Table | None:
     """Return the metrics of the fit as a whole."""
-    known = [(title, metrics[key]) for key, title in TOTALS.items() if key in metrics]
+    known = [(title, _estimate(metrics, key)) for key, title in TOTALS.items() if key in metrics]
     scored = {key for key in metrics if key.rpartition(".")[0] in PARTS}
-    others = [(k, v) for k, v in metrics.items() if k not in TOTALS and k not in scored]
+    shown = scored | {f"{key}_error" for key in TOTALS}
+    others = [(k, v) for k, v in metrics.items() if k not in TOTALS and k not in shown]
     columns = ["quantity", "value"]
     return table("Summary of the fit", columns, [*known, *others], "text", "number")
+
+
+def _estimate(metrics: Mapping[str, Any], key: str) -> Any:
+    """Return a metric, with its standard error if that is known."""
+    value, error = metrics[key], metrics.get(f"{key}_error")
+    return value if error is None else format_estimate(float(value), float(error))
 
 
 def robustness_table(tree: xarray.DataTree, score: str) -> Table | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from zoo.data import Dataset
 from zoo.errors import ConfigError
 from zoo.fit.any_model import FittedModel
-from zoo.fit.comparable import function_points
+from zoo.fit.comparable import function_group, functions_of
 from zoo.fit.model_draws import densities_of
 from zoo.fit.result import Fitted, target_tensor
 from zoo.fit.tree import identified_slots
@@ -28,9 +28,9 @@ MAX_ROWS = 20_000
 def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, xarray.DataTree]:
     """Sample the posterior of the model of a fit with NUTS; options as for `zoo.truth`.
 
-    The reported quantities are the functions at the rows of `zoo.fit.comparable.function_points`
-    and the identified parameters. The weights of a network are not identified. Returns the truth,
-    and its tree with the groups used by the diagnostics.
+    The reported quantities are the identified functions at the rows of
+    `zoo.fit.comparable.function_rows`, and the identified parameters. The weights of a network are
+    not identified. Returns the truth, and its tree with the groups used by the diagnostics.
     """
     if not fitted.assembly.model.method.has_posterior:
         raise ConfigError(
@@ -82,14 +82,15 @@ class _Sampled:
         y = target_tensor(fitted.assembly, dataset.y_train).cpu()
         x = torch.as_tensor(dataset.X_train, dtype=torch.float64)
         self.data = (x, y.double() if y.is_floating_point() else y)
-        self.points = torch.as_tensor(function_points(dataset), dtype=torch.float64)
+        self.dataset = dataset
+        self.outputs: list[str] = []
 
     def quantities(self, values: Values) -> dict[str, Array]:
         """Return functions and identified parameters, shape ``(chains, draws, ...)``."""
         chains, draws = next(iter(values.values())).shape[:2]
         slots = slots_of(self.model, joined_chains(values))
-        f = network_outputs(self.model, slots, self.points)
-        found = {"f": f} | {name: slots[name] for name in self.names}
+        functions, self.outputs = functions_of(self.model, slots, self.dataset)
+        found = {"f": functions} | {name: slots[name] for name in self.names}
         return {k: v.numpy().reshape(chains, draws, *v.shape[1:]) for k, v in found.items()}
 
     def log_joint(self, values: Values) -> Array:
@@ -114,8 +115,8 @@ class _Sampled:
                 dims = ("chain", "draw", *(f"{name}_dim_{i}" for i in range(value.ndim - 2)))
                 posterior[name] = (dims, value)
         tree["posterior"] = xarray.DataTree(posterior)
-        dims = ("chain", "draw", "point", "output")
-        tree["functions"] = xarray.DataTree(xarray.Dataset({"f": (dims, found.quantities["f"])}))
+        functions = found.quantities["f"], self.outputs, self.model.likelihood, self.dataset
+        tree["functions"] = xarray.DataTree(function_group(*functions))
         recipe = json.dumps(found.recipe | self.counterparts)
         tree.attrs |= {"kind": "nuts", "identified": ", ".join(self.names), "recipe": recipe}
         return tree

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zoo.diagnostics import Finding, diagnose, format_number
-from zoo.diagnostics.finding import format_share, level_of, unchecked
+from zoo.diagnostics.finding import format_estimate, format_share, level_of, unchecked
 
 
 def finding(level="ok", check="a.b", value=1.0, threshold=2.0):
@@ -86,6 +86,22 @@ def test_numbers_are_written_with_three_digits(number, text):
 
 def test_shares_are_percentages():
     assert format_share(0.0345) == "3.45 %"
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (-123.456, 0.0312, "-123.456 ± 0.031"),
+        (-123.456, 0.312, "-123.46 ± 0.31"),
+        (-123.456, 3.12, "-123.5 ± 3.1"),
+        (-123456.7, 312.0, "-123457 ± 312"),
+        (-123.456, 0.0, "-123.456 ± 0"),
+        (-123.456, math.nan, "-123.456 ± nan"),
+        (math.nan, math.nan, "nan ± nan"),
+    ],
+)
+def test_estimates_have_the_decimals_of_their_errors(value, error, text):
+    assert format_estimate(value, error) == text
 
 
 def test_diagnostics_import_neither_torch_nor_pyro():

@@ -1,6 +1,9 @@
+import re
+
 import numpy as np
 import pytest
-from scipy import signal, stats
+import xarray
+from scipy import signal, special, stats
 
 from tests.unit.diagnostics.synthetic_trees import Regression, the, tree_of
 from zoo.diagnostics.sampling import sampling_findings
@@ -76,7 +79,8 @@ def test_mean_field_sds_are_too_small_by_what_theory_gives(correlation):
     findings = truth_findings(model.fit(model.mean_field, draws=4000), model.truth(draws=4000))
     result = the(findings, "truth.parameters.sd")
     # Relative error of a ratio of sds of n Gaussian draws each: 1 / sqrt(n), here 1 / sqrt(4000).
-    assert result.value == pytest.approx(theory.min(), rel=5 / np.sqrt(4000))
+    # The value is beyond the noise, which is about four errors.
+    assert theory.min() < result.value < theory.min() * np.exp(9 / np.sqrt(4000))
     assert result.level == ("fail" if theory.min() < RATIO_FAIL - 0.1 else "warn")
     assert "overconfident" in result.advice
     assert f"{result.value:.3g}" in result.message
@@ -111,8 +115,22 @@ def test_a_wrong_scale_is_found(ratio, level):
     assert result.level == level
     assert result.value == pytest.approx(ratio, rel=0.1)
     if level != "ok":
-        share = 100 * (2 * stats.norm.cdf(1.96 * result.value) - 1)
-        assert f"a 95 % interval covers about {share:.3g} %" in result.message
+        (shown,) = re.findall(r"they are (\S+) times", result.message)
+        share = 100 * (2 * stats.norm.cdf(1.96 * float(shown)) - 1)
+        (covered,) = re.findall(r"a 95 % interval covers about (\S+) %", result.message)
+        assert float(covered) == pytest.approx(share, abs=0.3)
+
+
+@pytest.mark.parametrize(("shift", "ratio"), [(0.0, 1.0), (0.9, 0.75), (1.5, 2.0)])
+def test_the_value_is_the_one_compared_with_the_threshold(shift, ratio):
+    fit = outputs_tree(ratio * normals(1, 200, 5) + shift)
+    for result in truth_findings(fit, outputs_tree(normals(4, 1000, 5, seed=1))):
+        beyond = result.value > result.threshold
+        if result.threshold < 1 and result.check.endswith(("sd", "mmd")):
+            beyond = result.value < result.threshold
+        assert beyond == (result.level != "ok"), result
+        if result.level != "ok":
+            assert f"{result.value:.3g}" in result.message
 
 
 @pytest.mark.parametrize("location", [0.0, 100.0])
@@ -121,8 +139,9 @@ def test_an_sd_that_a_single_draw_makes_large_does_not_alarm(location):
     draws[0, 0] = 40.0  # alone it makes the sd 1.6, and the kurtosis almost 400
     fit, truth = (location + values for values in (draws, normals(4, 1000, 1, seed=1)))
     result = the(truth_findings(outputs_tree(fit), outputs_tree(truth)), "truth.functions.sd")
-    assert result.value == pytest.approx(1.6, rel=0.1)
-    assert result.level == "ok"
+    assert "1.59 times the true ones" in result.message
+    assert "within Monte Carlo noise" in result.message
+    assert (result.level, result.value) == ("ok", 1.0)
 
 
 def test_a_point_estimate_fails():
@@ -226,6 +245,44 @@ def test_outputs_that_are_constant_in_the_truth_are_left_out():
     (pair,) = comparable_pairs(outputs_tree(fit), outputs_tree(truth))
     assert pair.columns == ["f[0]", "f[2]"]
     assert comparable_pairs(outputs_tree(fit), outputs_tree(np.ones((4, 9, 3)))) == []
+
+
+def functions_tree(values, names, **attributes):
+    """Return a tree with draws (chain, draw, point, output) of named functions."""
+    tree = tree_of({"functions": {"f": ((*CHAINED, "point", "output"), values)}})
+    group = tree["functions"].to_dataset()
+    group = group.assign_coords(point=10 * np.arange(values.shape[2]), output=list(names))
+    group["f"].attrs |= attributes
+    tree["functions"] = xarray.DataTree(group)
+    return tree
+
+
+def test_functions_are_named_in_messages():
+    fit, truth = normals(1, 500, 3, 2), normals(4, 500, 3, 2, seed=1)
+    fit[..., 2, 1] += 2.0
+    findings = truth_findings(functions_tree(fit, "ab"), functions_tree(truth, "ab"))
+    assert "(at b at row 20)" in the(findings, "truth.functions.mean").message
+
+
+def test_functions_with_other_names_are_not_compared():
+    """Logits of a run that was stored by an earlier version are not probabilities."""
+    draws = normals(1, 50, 3, 2)
+    with pytest.raises(DataError, match=r"such as a at row 0, are not those of the truth"):
+        truth_findings(functions_tree(draws, "ab"), functions_tree(draws, "cd"))
+
+
+def test_differences_below_the_resolution_do_not_count():
+    """Logits 15 and 20 sds apart are the same prediction: P = 1 up to 3e-7."""
+
+    def levels(shift, **attributes):
+        logits = normals(1, 500, 4, 1) + 15, normals(4, 500, 4, 1, seed=1) + 15 + shift
+        fit, truth = (functions_tree(special.expit(f), ["P"], **attributes) for f in logits)
+        return {finding.level for finding in truth_findings(fit, truth)}
+
+    assert levels(5.0, resolution=0.005) == {"ok"}
+    assert "fail" in levels(5.0)
+    # From 0.993 to 0.31 is a difference.
+    assert "fail" in levels(-15.8, resolution=0.005)
 
 
 def test_other_shapes_are_refused():

@@ -179,12 +179,77 @@ def test_number_of_classes_must_fit(name, classes, match):
 
 
 @pytest.mark.parametrize(
-    ("task", "name"),
-    [("regression", "gaussian"), ("classification", "categorical"), ("counts", "poisson")],
+    ("task", "classes", "name"),
+    [
+        ("regression", None, "gaussian"),
+        ("classification", None, "categorical"),
+        ("classification", 2, "bernoulli"),
+        ("classification", 3, "categorical"),
+        ("counts", None, "poisson"),
+    ],
 )
-def test_every_task_has_a_default(task, name):
-    assert default_likelihood(task) == name
+def test_every_task_has_a_default(task, classes, name):
+    assert default_likelihood(task, classes) == name
     assert task in LIKELIHOODS[name].tasks
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("gaussian", 1, {"mean": located}),
+        ("student_t(noise=0.3)", 1, {"mean": located}),
+        (
+            "gaussian(noise=heteroscedastic)",
+            2,
+            {"mean": located, "log sd": lambda f: np.log(predicted_scale(f))},
+        ),
+        ("poisson", 1, {"log rate": located}),
+        ("bernoulli", 1, {"P(yes)": lambda f: special.expit(located(f))}),
+        ("categorical", 2, {"P(yes)": lambda f: special.softmax(f.numpy(), -1)[..., 1]}),
+        (
+            "categorical",
+            3,
+            {
+                f"P({name})": lambda f, k=k: special.softmax(f.numpy(), -1)[..., k]
+                for k, name in enumerate("abc")
+            },
+        ),
+    ],
+)
+def test_functions_are_named_and_those_of_the_textbook(text, width, expected):
+    f = outputs(width)
+    classes = {1: ("no", "yes"), 2: ("no", "yes"), 3: tuple("abc")}[width]
+    functions = parse_likelihood(text).functions(f, classes)
+    assert list(functions) == list(expected)
+    for name, formula in expected.items():
+        np.testing.assert_allclose(functions[name].numpy(), formula(f), rtol=1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("width", [2, 3, 10])
+def test_a_common_shift_of_all_logits_changes_no_function(width):
+    likelihood, f = parse_likelihood("categorical"), outputs(width)
+    shift = 10 * torch.randn(DRAWS, 1, 1)
+    before, after = likelihood.functions(f), likelihood.functions(f + shift)
+    assert list(before) == list(after)
+    for name in before:
+        torch.testing.assert_close(before[name], after[name], rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_one_logit_is_the_difference_of_two():
+    f = outputs(2)
+    both = parse_likelihood("categorical").functions(f)
+    one = parse_likelihood("bernoulli").functions(f[..., 1:] - f[..., :1])
+    assert list(both) == list(one) == ["P(1)"]
+    torch.testing.assert_close(both["P(1)"], one["P(1)"])
+
+
+def test_log_rates_that_the_likelihood_cuts_off_are_equal():
+    f = torch.tensor([[MAX_LOG_RATE], [MAX_LOG_RATE + 5]])
+    rates = parse_likelihood("poisson").functions(f)["log rate"]
+    assert rates.tolist() == [MAX_LOG_RATE, MAX_LOG_RATE]
 
 
 def test_unknown_task_is_refused_with_the_known_ones():

@@ -349,6 +349,17 @@ def test_scores_by_part_of_the_data():
     assert total_table(metrics).rows == [("KL between posterior and prior (nats)", 4.0)]
 
 
+def test_the_elbo_has_its_error_if_it_is_known():
+    """Runs that were stored by an earlier version have none."""
+    assert total_table({"elbo": -203.4321, "elbo_error": 0.312}).rows == [
+        ("ELBO (nats)", "-203.43 ± 0.31")
+    ]
+    assert total_table({"elbo": -203.4}).rows == [("ELBO (nats)", -203.4)]
+    tree, _ = regression()
+    tree.attrs["metrics"] = json.dumps({"elbo": -203.4321, "elbo_error": 0.312})
+    assert "-203.43 ± 0.31" in render_report(tree)
+
+
 def test_values_of_a_configuration_are_written_plainly():
     value = {"a": [1, 2.5], "b": {"c": True}}
     assert plain(value) == "a: 1, 2.5, b: c: yes"

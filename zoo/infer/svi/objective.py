@@ -138,26 +138,36 @@ def total_divergence(model: BNN, guide: Guide, num_samples: int = 1) -> float:
     return float(sum(totals) / num_samples)
 
 
-#: Rows per chunk of `elbo_draws`, and draws of an estimate.
+#: Rows per chunk of `elbo_draws`, and draws of an estimate during training.
 ELBO_ROWS = 4096
 ELBO_DRAWS = 8
 
 
 def estimate_elbo(model: Any, guide: Guide, *batch: Tensor) -> float:
-    """Estimate the ELBO of rows, scaled to the training set, without side effects."""
+    """Estimate the ELBO of rows from few draws, without side effects.
+
+    `zoo.infer.svi.bound` has the estimate of a finished fit, with its error.
+    """
     return float(elbo_draws(model, guide, *batch, num_draws=ELBO_DRAWS).mean())
 
 
 @torch.no_grad()
-def elbo_draws(model: Any, guide: Guide, *batch: Tensor, num_draws: int) -> Tensor:
+def elbo_draws(
+    model: Any,
+    guide: Guide,
+    *batch: Tensor,
+    num_draws: int,
+    local: bool = False,
+    seed: int = 0,
+) -> Tensor:
     """Return independent unbiased estimates of the ELBO of rows, scaled to the training set.
 
     Rows are the arguments of the model, processed in chunks; a model may have no arguments.
     """
-    objective = Objective(model, guide, validate=False).eval()
+    objective = Objective(model, guide, local=local, validate=False).eval()
     device = objective.kl_weight.device
     totals = objective.kl_weight.new_zeros(num_draws, dtype=torch.float64)
-    with pyro.validation_enabled(False), seeded(0, device), _statistics_of_batches(model):
+    with pyro.validation_enabled(False), seeded(seed, device), _statistics_of_batches(model):
         chunks = list(zip(*(part.split(ELBO_ROWS) for part in batch), strict=True)) or [()]
         for chunk in chunks:
             rows = [part.to(device) for part in chunk]

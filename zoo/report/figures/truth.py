@@ -16,7 +16,7 @@ MAX_PANELS = 4
 #: Smallest and largest number of points of a scatter plot.
 MIN_POINTS, MAX_POINTS = 8, 400
 
-TITLES = {"functions": "output", "log_joint": "log joint", "parameters": "parameter"}
+TITLES = {"functions": "", "log_joint": "log joint", "parameters": "parameter"}
 
 
 def truth_pictures(tree: xarray.DataTree, truth: xarray.DataTree, words: str) -> list[Picture]:
@@ -48,7 +48,7 @@ def _overlay(pair: Pair, k: int, apart: float, words: str) -> Markup:
     ranges = [central_range(fit, 0.999), central_range(truth, 0.999)]
     bounds = min(low for low, _ in ranges), max(high for _, high in ranges)
     kind = TITLES[pair.name]
-    name = kind if pair.name == "log_joint" else f"{kind} {pair.columns[k]}"
+    name = kind if pair.name == "log_joint" else f"{kind} {pair.columns[k]}".strip()
     alt = (
         f"{name}: the fit has mean {format_number(float(fit.mean()))} and sd "
         f"{format_number(float(fit.std()))}, the truth {format_number(float(truth.mean()))} and "
@@ -69,9 +69,10 @@ def _scatter(pair: Pair, words: str) -> Picture:
     return Picture(
         panels,
         f"Every point is one of {len(shown)} "
-        f"{'outputs at fixed inputs' if pair.name == 'functions' else 'parameters'}. Points should "
-        "lie on the dashed line. Left: points off the line are biased. Right: for points below the "
-        f"line the uncertainty is too small; the median ratio of sds is {format_number(ratio)}.",
+        f"{'functions at fixed inputs' if pair.name == 'functions' else 'parameters'}. Points "
+        "should lie on the dashed line. Left: points off the line are biased. Right: for points "
+        "below the line the uncertainty is too small; the median ratio of sds is "
+        f"{format_number(ratio)}.",
     )
 
 
