@@ -29,7 +29,7 @@ import numpy as np
 import xarray
 from scipy import stats
 
-from zoo.diagnostics.finding import LEVELS, Finding, format_number, level_of
+from zoo.diagnostics.finding import LEVELS, Finding, format_number, level_of, unchecked
 from zoo.diagnostics.reading import Array, training_rows, variable
 from zoo.diagnostics.truth_distance import SHIFT_WARN
 
@@ -200,18 +200,16 @@ def _block_means(values: Array) -> Array:
 
 def _objective(tree: xarray.DataTree, losses: Array, tolerance: float) -> list[Finding]:
     """Check whether the final loss equals minus the ELBO of the posterior."""
-    joint, posterior = (variable(tree, "sample_stats", name) for name in ("lp", "log_q"))
-    if joint is None or posterior is None or not tree.attrs.get("loss_is_elbo", 0):
+    estimate = _elbo_of_densities(tree)
+    if estimate is None or not tree.attrs.get("loss_is_elbo", 0) or len(losses) > 1:
         return []
-    elbos = (joint - posterior).to_numpy().astype(np.float64).ravel()
-    end = losses[0, -round(END * losses.shape[1]) :]
-    if len(losses) > 1 or losses.shape[1] < MIN_STEPS or not np.isfinite([*end, *elbos]).all():
-        return []  # several runs, or too short: reported by other findings
+    end = losses[0, -max(1, round(END * losses.shape[1])) :]
+    if losses.shape[1] < MIN_STEPS or not np.isfinite([*end, *estimate]).all():
+        reason = f"it needs {MIN_STEPS} steps, and losses and densities that are finite."
+        return [unchecked("optimisation.objective", reason, "Train longer.")]
     blocks = _block_means(end)
-    difference = float(blocks.mean() + elbos.mean())
-    error = float(
-        np.hypot(blocks.std(ddof=1) / np.sqrt(len(blocks)), elbos.std() / np.sqrt(elbos.size))
-    )
+    difference = float(blocks.mean() + estimate[0])
+    error = float(np.hypot(blocks.std(ddof=1) / np.sqrt(len(blocks)), estimate[1]))
     level = level_of(abs(difference) - SLOPE_Z * error, tolerance, FAIL_FACTOR * tolerance)
     message = (
         f"The final loss is {format_number(abs(difference))} ± {format_number(error)} nats "
@@ -223,6 +221,20 @@ def _objective(tree: xarray.DataTree, losses: Array, tolerance: float) -> list[F
         "was not the ELBO."
     )
     return [OBJECTIVE(level, difference, tolerance, message, advice)]
+
+
+def _elbo_of_densities(tree: xarray.DataTree) -> tuple[float, float] | None:
+    """Return the ELBO from densities of posterior draws, and its standard error.
+
+    A fit stores it for all draws and, if there are many rows, an unbiased sample of them.
+    """
+    if "density_elbo" in tree.attrs:
+        return float(tree.attrs["density_elbo"]), float(tree.attrs["density_elbo_error"])
+    joint, posterior = (variable(tree, "sample_stats", name) for name in ("lp", "log_q"))
+    if joint is None or posterior is None:
+        return None
+    elbos = (joint - posterior).to_numpy().astype(np.float64).ravel()
+    return float(elbos.mean()), float(elbos.std() / np.sqrt(elbos.size))
 
 
 def _stored_restarts(tree: xarray.DataTree, rows: int) -> list[Finding]:

@@ -332,8 +332,11 @@ class Fitted:
         return decoded
 
     def kept_rows(self, dataset: Dataset) -> tuple[Array, Array]:
-        """Return the training rows that are scored one by one."""
-        rows = slice(0, max(1, MAX_TREE_ENTRIES // len(self.draws)))
+        """Return the training rows that are scored one by one, evenly spaced if not all."""
+        number = min(len(dataset.X_train), max(1, MAX_TREE_ENTRIES // len(self.draws)))
+        if number == len(dataset.X_train):
+            return dataset.X_train, dataset.y_train
+        rows = np.linspace(0, len(dataset.X_train) - 1, number).round().astype(int)
         return dataset.X_train[rows], dataset.y_train[rows]
 
     @property

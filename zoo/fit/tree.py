@@ -88,7 +88,8 @@ def fit_tree(
             gains=fitted.elbo_gains(dataset),
             importance=network_importance(fitted, dataset, names) if weighed else None,
             leave_one_out=network_loo(fitted, dataset, corrected=weighed),
-            attributes=_attributes(fitted, dataset, metrics, groups, len(y)),
+            attributes=_attributes(fitted, dataset, metrics, groups, len(y))
+            | _density_elbo(stats, likelihoods, len(dataset.y_train)),
         )
     )
 
@@ -97,6 +98,30 @@ def _functions(fitted: Fitted, dataset: Dataset) -> xarray.Dataset:
     model, values = fitted.assembly.model, fitted.draws.values
     functions, names = functions_of(model, values, dataset, mode=fitted.config.compile)
     return function_group(functions.cpu().numpy()[None], names, model.likelihood, dataset)
+
+
+def _density_elbo(
+    stats: Mapping[str, Tensor], likelihoods: Tensor, num_rows: int
+) -> dict[str, float]:
+    """Return the ELBO from densities and its error; empty if the guide's density is not known.
+
+    With more rows than are scored one by one, the scored ones are an evenly spaced sample, and the
+    error includes the variation over rows.
+    """
+    if "log_q" not in stats:
+        return {}
+    scored = likelihoods.double()
+    count = scored.shape[1]
+    draws = stats["log_prior"].double() - stats["log_q"].double()
+    draws = draws + num_rows / count * scored.sum(1)
+    variance = draws.var() / len(draws)
+    if count < num_rows:
+        left_out = 1 - count / num_rows
+        variance = variance + num_rows**2 * scored.mean(0).var() / count * left_out
+    return {
+        "density_elbo": float(draws.mean()),
+        "density_elbo_error": float(variance.sqrt()),
+    }
 
 
 def identified_slots(net: nn.Module, slots: list[str]) -> list[str]:
