@@ -308,7 +308,11 @@ def test_alarms_on_right_objectives_are_rare():
 
 def test_losses_that_are_no_elbos_are_not_held_against_them():
     assert objective(40.0, loss_is_elbo=0) == []
-    assert objective(np.nan) == []
+
+
+def test_an_elbo_that_is_not_finite_is_not_compared():
+    (finding,) = objective(np.nan)
+    assert finding.level == "unchecked"
 
 
 def moved(gain, error, rows=0):
