@@ -279,9 +279,10 @@ def _ratio_finding(pair: Pair) -> Finding:
     with np.errstate(divide="ignore"):
         log_ratio = np.log(pair.fit.std(0, ddof=1)) - np.log(pair.truth.std(0, ddof=1))
     # The relative variance of a sample variance is (kurtosis - 1) / n; for an sd half its root.
-    error = 0.5 * np.sqrt(
-        _variance_noise(pair.fit) / len(pair.fit) + _variance_noise(pair.truth) / pair.effective
-    )
+    # Few draws of a skewed quantity, such as a small probability, have a kurtosis that is too low.
+    known = _variance_noise(pair.truth)
+    own = np.maximum(_variance_noise(pair.fit), known)
+    error = 0.5 * np.sqrt(own / len(pair.fit) + known / pair.effective)
     beyond = np.abs(log_ratio) - _noise_quantile(pair) * error
     k = int(beyond.argmax())
     level = pair.level(float(beyond[k]), -np.log(RATIO_WARN), -np.log(RATIO_FAIL))

@@ -285,6 +285,22 @@ def test_differences_below_the_resolution_do_not_count():
     assert "fail" in levels(-15.8, resolution=0.005)
 
 
+def probabilities(seed, *shape, sd):
+    """Return draws of 32 probabilities, many of them close to 0 or 1 and skewed."""
+    where, directions = 4 * normals(32, seed=seed), normals(3, 32, seed=100 + seed) / 3**0.5
+    logits = where + sd * normals(*shape, 3, seed=200 + len(shape) * shape[0] + seed) @ directions
+    return functions_tree(special.expit(logits)[..., None], ["P"], resolution=0.005)
+
+
+@pytest.mark.parametrize(("sd", "level"), [(3.0, "ok"), (0.9, "fail")])
+def test_skewed_probabilities_alarm_only_if_they_differ(sd, level):
+    """100 draws of a fit often have a smaller kurtosis than the truth."""
+    for seed in range(15):
+        fit, truth = probabilities(seed, 1, 100, sd=sd), probabilities(seed, 4, 1000, sd=3.0)
+        levels = {f.level for f in truth_findings(fit, truth) if not f.check.endswith("mmd")}
+        assert ("fail" in levels) if level == "fail" else (levels == {"ok"})
+
+
 def test_other_shapes_are_refused():
     with pytest.raises(DataError, match="3 numbers per draw in the fit and 4 in the truth"):
         truth_findings(outputs_tree(normals(1, 9, 3)), outputs_tree(normals(1, 9, 4)))

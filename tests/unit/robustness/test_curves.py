@@ -23,21 +23,26 @@ def dataset():
     return from_arrays(X[:100], y[:100], X_test=X[100:], y_test=y[100:], task="classification")
 
 
-@pytest.fixture(scope="module")
-def fitted(dataset):
-    """A linear classifier with two classes."""
+@pytest.fixture(scope="module", params=["bernoulli", "categorical"])
+def fitted(dataset, request):
+    """A linear classifier with two classes, and one logit or two."""
     return zoo.fit(
         "mean_field", data=dataset, net="linear", num_steps=60, num_samples=12, dtype="float64",
-        compile="off", progress_bar=False,
+        compile="off", progress_bar=False, likelihood=request.param,
     )  # fmt: skip
+
+
+def log_odds(values):
+    """Return the difference of the logits of both classes, which are the rows of the values."""
+    return values[-1] - values[0] if len(values) == 2 else values[0]
 
 
 @pytest.fixture(scope="module")
 def plane(fitted, dataset):
     """Normal vector and signed margin of every test row, for the first draw."""
     values = {name: value[0] for name, value in fitted.draws.slots.items()}
-    w = (values["0.weight"][1] - values["0.weight"][0]).numpy()
-    b = float(values["0.bias"][1] - values["0.bias"][0])
+    w = log_odds(values["0.weight"]).numpy()
+    b = float(log_odds(values["0.bias"]))
     side = 2 * dataset.y_test - 1
     return w, side * (dataset.X_test @ w + b)
 
@@ -91,7 +96,7 @@ def test_deleting_everything_leaves_the_biases(fitted, dataset):
         input_noise=(0.0,), fgsm=(0.0,), parameter_noise=(0.0,), deletion=(0.0, 1.0)
     )
     bias = fitted.draws.slots["0.bias"]
-    guess = int(torch.softmax(bias, -1).mean(0).argmax())
+    guess = int(log_odds(bias.T).sigmoid().mean() > 0.5)
     assert float(curves["deletion_accuracy"][-1]) == (dataset.y_test == guess).mean()
 
 
