@@ -70,7 +70,7 @@ class Finding:
 
 def unchecked(check: str, reason: str, advice: str) -> Finding:
     """Return the finding that a check could not run, and what would make it possible."""
-    return Finding(check, "unchecked", None, None, f"Not checked: {reason}", advice)
+    return Finding(check, "unchecked", None, None, reason[0].upper() + reason[1:], advice)
 
 
 def level_of(value: float, warn: float, fail: float = math.inf, *, judged: bool = True) -> Level:

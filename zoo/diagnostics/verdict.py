@@ -43,19 +43,20 @@ SHOWN: dict[str, tuple[str, ...]] = {
 
 #: Beginnings of the sentence on a fit, by the level of the uses that they name.
 OPENINGS: dict[Level, str] = {
-    "ok": "Good to {uses}.",
-    "unchecked": "Not checked whether this fit can be used to {uses}.",
-    "warn": "Use with care to {uses}.",
-    "fail": "Do not use this fit to {uses}.",
+    "ok": "Good to {uses}",
+    "unchecked": "Not checked whether this fit can be used to {uses}",
+    "warn": "Use with care to {uses}",
+    "fail": "Do not use this fit to {uses}",
 }
 
 
 @dataclass(frozen=True)
 class UseVerdict:
-    """The level of one use, and the sentence that decides it."""
+    """The level of one use, the sentence that decides it, and the short form of that sentence."""
 
     level: Level
     sentence: str
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,11 @@ def _of_use(findings: Sequence[Finding], use: Use, causes: Sequence[Diagnosis]) 
             explained = [name for name in checks if name in diagnosis.checks]
             if explained:
                 evidence = checks[_first(explained, diagnosis.cause)]
-                return UseVerdict(level, f"{diagnosis.sentence} {evidence.message}")
+                sentence = f"{diagnosis.sentence} {evidence.message}"
+                return UseVerdict(level, sentence, diagnosis.sentence)
         first = deciding[0]
-        return UseVerdict(level, f"{first.message} {first.advice}")
+        sentence = f"{first.message} {first.advice}"
+        return UseVerdict(level, sentence, sentence)
     for name in LEADS[use]:
         for found in deciding:
             if found.check == name:
@@ -143,16 +146,18 @@ def _of_use(findings: Sequence[Finding], use: Use, causes: Sequence[Diagnosis]) 
 
 
 def _sentence(uses: Mapping[Use, UseVerdict], asked: Sequence[Use]) -> str:
-    """Return the worst news first, with its reason, then the rest."""
-    parts = []
+    """Return the worst news first, with its reason, then the rest in short."""
+    parts: list[str] = []
     for level in reversed(LEVELS):
         named = [use for use in asked if uses[use].level == level]
         if not named:
             continue
-        part = OPENINGS[level].format(uses=_list([USE_WORDS[use] for use in named]))
-        if level != "ok":
-            part = f"{part} {uses[named[0]].sentence}"
-        parts.append(part)
+        opening = OPENINGS[level].format(uses=_list([USE_WORDS[use] for use in named]))
+        reason = uses[named[0]].reason
+        if parts or level == "ok" or not reason:
+            parts.append(f"{opening}.")
+        else:
+            parts.append(f"{opening}: {reason[0].lower()}{reason[1:]}")
     return " ".join(parts)
 
 

@@ -61,7 +61,7 @@ def test_levels_begin_above_their_limits(value, level):
 
 def test_a_check_that_could_not_run_says_why_and_what_would_help():
     made = unchecked("a.b", "there are no rows.", "Hold out rows.")
-    assert (made.level, made.message) == ("unchecked", "Not checked: there are no rows.")
+    assert (made.level, made.message) == ("unchecked", "There are no rows.")
     assert made.advice == "Hold out rows."
 
 

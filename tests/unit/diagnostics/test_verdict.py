@@ -85,7 +85,7 @@ def test_a_reason_replaces_the_general_one_and_what_does_not_apply_is_a_note():
     )
     found = {finding.check: finding for finding in judge(tree).findings}
     assert found["predictive.posterior_check"].level == "info"
-    assert found["approximation.khat"].message == "Not checked: the density is not known."
+    assert found["approximation.khat"].message == "The density is not known."
 
 
 @pytest.mark.parametrize("number", [None, 0.1, math.nan, math.inf, -math.inf, 1e300])
