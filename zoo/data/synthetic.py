@@ -15,6 +15,9 @@ from zoo.data.dataset import DatasetInfo
 from zoo.data.schema import Task
 
 DATA_SEED = 0
+#: Seed of problems that begin with uniform draws: with the seed of a split, these would be the keys
+#: by which the split sorts the rows, and its test rows one end of the inputs.
+UNIFORM_SEED = 7_654_321
 
 Draw = Callable[[np.random.Generator], tuple[Array, Array]]
 
@@ -36,20 +39,26 @@ class Synthetic(DatasetInfo):
 
     draw: Draw
     truth: dict[str, Array]
+    seed: int = DATA_SEED
 
 
 SYNTHETIC: dict[str, Synthetic] = {}
 
 
 def _problem(
-    task: Task, rows: int, features: int, description: str, **truth: Array
+    task: Task,
+    rows: int,
+    features: int,
+    description: str,
+    seed: int = DATA_SEED,
+    **truth: Array,
 ) -> Callable[[Draw], Draw]:
     """Add a problem to `SYNTHETIC` under the name of the function that draws X and y."""
 
     def add(draw: Draw) -> Draw:
         name = draw.__name__.lstrip("_")
         SYNTHETIC[name] = Synthetic(
-            name, task, rows, features, "generated", description, draw, truth
+            name, task, rows, features, "generated", description, draw, truth, seed
         )
         return draw
 
@@ -69,7 +78,7 @@ def _sparse_linear(rng: np.random.Generator) -> tuple[Array, Array]:
     return X, (X * SPARSE["weights"]).sum(axis=1) + SPARSE["noise"] * rng.standard_normal(len(X))
 
 
-@_problem("regression", 100, 1, "y = 1 - 2x + x²/2 + x³ and noise.", **POLYNOMIAL)
+@_problem("regression", 100, 1, "y = 1 - 2x + x²/2 + x³ and noise.", UNIFORM_SEED, **POLYNOMIAL)
 def _polynomial(rng: np.random.Generator) -> tuple[Array, Array]:
     x = rng.uniform(-2.0, 2.0, size=100)
     a, b, c, d = POLYNOMIAL["coefficients"]
@@ -77,7 +86,7 @@ def _polynomial(rng: np.random.Generator) -> tuple[Array, Array]:
     return x[:, None], y
 
 
-@_problem("classification", 400, 2, "Two interleaved half circles.", **MOONS)
+@_problem("classification", 400, 2, "Two interleaved half circles.", UNIFORM_SEED, **MOONS)
 def _two_moons(rng: np.random.Generator) -> tuple[Array, Array]:
     y = np.arange(400) % 2
     angle = rng.uniform(0.0, np.pi, size=len(y))
@@ -92,7 +101,7 @@ def sine_noise(x: Array) -> Array:
     return np.asarray(0.05 + 0.08 * (x + 3.0))
 
 
-@_problem("regression", 400, 1, "y = sin 2x, noise grows with x.")
+@_problem("regression", 400, 1, "y = sin 2x, noise grows with x.", UNIFORM_SEED)
 def _heteroscedastic_sine(rng: np.random.Generator) -> tuple[Array, Array]:
     x = rng.uniform(-3.0, 3.0, size=400)
     return x[:, None], np.sin(2.0 * x) + sine_noise(x) * rng.standard_normal(len(x))
@@ -100,7 +109,8 @@ def _heteroscedastic_sine(rng: np.random.Generator) -> tuple[Array, Array]:
 
 def read_synthetic(name: str) -> pd.DataFrame:
     """Return a synthetic problem as a table, in original units, the target `y` last."""
-    X, y = SYNTHETIC[name].draw(np.random.Generator(np.random.PCG64(DATA_SEED)))
+    problem = SYNTHETIC[name]
+    X, y = problem.draw(np.random.Generator(np.random.PCG64(problem.seed)))
     names = ["x"] if X.shape[1] == 1 else [f"x{i}" for i in range(X.shape[1])]
     frame = pd.DataFrame(X.round(6), columns=names)
     return frame.assign(y=y.round(6))
