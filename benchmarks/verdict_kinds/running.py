@@ -149,5 +149,8 @@ def commit() -> str:
 
 
 def _line(number: int, total: int, row: dict[str, Any]) -> str:
+    """Return what is shown of a row; kinds that are kept out stay unseen."""
+    if row["part"] == "kept":
+        return f"{number:4}/{total} {row['seconds']:6.1f} s"
     shown = f"{row['label_overall']:8}{row['verdict_overall']:10}{row['seconds']:6.1f} s"
     return f"{number:4}/{total} {row['kind']:32} {row['seed']:2} {shown} {row.get('error', '')}"
