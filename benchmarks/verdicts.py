@@ -1,118 +1,100 @@
-"""Error rates of the verdict: good fits that fail, and bad fits that pass.
+"""Does the verdict separate good fits from bad ones? A confusion matrix over kinds of fits.
 
-``python -m benchmarks.verdicts [--seeds 20]``. Every seed has its own data set of 120 rows and
-four independent inputs. Good fits: a linear regression, whose posterior is nearly factorised, and a
-classifier with one hidden layer, both with the default guide. Bad fits of the same problems:
-stopped after 10 steps; a divergence with a weight of 0.001 or 0.02, and one with a weight of 50.
-There is no truth, as by default in `zoo fit`. Writes ``benchmarks/results/verdicts.csv``, with the
-verdict on each fit and the checks behind it.
+``python -m benchmarks.verdicts [--seeds 10] [--part tune|kept] [--kinds GLOB] [--jobs 1]``
+
+Every kind of `benchmarks.verdict_kinds` has a label for each use of a fit (predict, intervals,
+parameters, compare, compress) and makes data and arguments of `zoo.fit` from a seed; nothing else
+is set, and there is no truth. A label is good, bad, or unknown: the fit may be good, but its tree
+has lost what would show it. A third of the kinds, the part ``kept``, is left out while checks are
+tuned. Rows are appended to ``benchmarks/results/verdicts_tune.csv`` and ``verdicts_kept.csv``; one
+that is there is not run again, unless with ``--fresh``.
+
+``--table`` prints the matrices, their rates with Wilson's 95 % intervals beside the targets, and
+the counts by kind; those of the part ``kept`` only if it is named. A fit that raises an error
+counts as a failure. ``--list`` prints the kinds. ``--verify`` defends the labels: it fits the cases
+and measures them with what only the generator of the data knows, see
+`benchmarks.verdict_kinds.measure`, and writes ``verdicts_labels_tune.csv`` or ``_kept.csv``.
 """
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
+import fnmatch
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-import torch
 
-import zoo
-from benchmarks.speed import machine_line
-from zoo.data import from_arrays
-from zoo.diagnostics import diagnose, verdict
-from zoo.infer import svi
+from benchmarks.verdict_kinds import kinds
+from benchmarks.verdict_kinds.running import PARTS, pending, read, run
+from benchmarks.verdict_kinds.tables import by_kind, confusion, rates
 
 RESULTS = Path(__file__).parent / "results"
-ROWS, INPUTS = 120, 4
-TASKS = ("regression", "classification")
-
-#: Treatments, and whether they give a good fit.
-TREATMENTS = {
-    "as it should be": True,
-    "10 steps": False,
-    "KL x 0.001": False,
-    "KL x 0.02": False,
-    "KL x 50": False,
-}
 
 
-def dataset(task: str, seed: int):  # type: ignore[no-untyped-def]
-    """Return a data set, half of it held out."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(2 * ROWS, INPUTS))
-    f = np.tanh(x) @ rng.normal(size=INPUTS) if task == "classification" else x @ np.ones(INPUTS)
-    noise = rng.normal(size=2 * ROWS)
-    y = (f + 0.5 * noise > 0).astype(int) if task == "classification" else f + noise
-    return from_arrays(x[:ROWS], y[:ROWS], X_test=x[ROWS:], y_test=y[ROWS:], task=task)
+def path_of(part: str) -> Path:
+    return RESULTS / f"verdicts_{part}.csv"
 
 
-@contextmanager
-def wrong_divergence(factor: float) -> Iterator[None]:
-    """Give the divergence a wrong weight."""
-    right = svi.kl_weight
-    svi.kl_weight = lambda recipe, step: factor * right(recipe, step)
-    try:
-        yield
-    finally:
-        svi.kl_weight = right
+def wanted(part: str, pattern: str, seeds: int) -> list[tuple[str, int]]:
+    """Return kinds and seeds; the first seeds of all kinds come first."""
+    names = [name for name in kinds(part) if fnmatch.fnmatchcase(name, pattern)]
+    return [(name, seed) for seed in range(seeds) for name in names]
 
 
-def fit(task: str, treatment: str, seed: int):  # type: ignore[no-untyped-def]
-    """Fit one problem, well or badly."""
-    options: dict[str, object] = {
-        "num_steps": 10 if treatment == "10 steps" else 2000,
-        "net": "linear" if task == "regression" else "mlp:4-10-2",
-    }
-    factor = float(treatment.split()[-1]) if treatment.startswith("KL") else 1.0
-    with wrong_divergence(factor):
-        return zoo.fit(
-            "mean_field",
-            data=dataset(task, seed),
-            seed=seed,
-            num_samples=400,
-            progress_bar=False,
-            **options,  # type: ignore[arg-type]
-        )
+def print_tables(part: str, *, with_kinds: bool) -> None:
+    table = read(path_of(part))
+    print(f"\n{part}: {table.kind.nunique()} kinds, {len(table)} fits\n")
+    print(confusion(table).to_string(index=False), end="\n\n")
+    print(rates(table, kept=part == "kept").to_string(index=False))
+    if with_kinds:
+        print()
+        print(by_kind(table).to_string(index=False))
 
 
-def judged(task: str, treatment: str, seed: int) -> dict[str, object]:
-    """Return a row of the table: the verdict on one fit, and the checks behind it."""
-    findings = diagnose(fit(task, treatment, seed).tree())
-    by_level = {
-        level: " ".join(finding.check for finding in findings if finding.level == level)
-        for level in ("fail", "warn")
-    }
-    return {
-        "task": task,
-        "treatment": treatment,
-        "good": TREATMENTS[treatment],
-        "seed": seed,
-        "verdict": verdict(findings).level,
-        "failed": by_level["fail"],
-        "warned": by_level["warn"],
-    }
+def list_kinds(part: str) -> None:
+    for kind in kinds(part).values():
+        labels = ", ".join(f"{use} {label}" for use, label in kind.labels.items())
+        print(f"{kind.name:32} {kind.task:16} {labels}\n    {kind.description}")
 
 
-def rates(table: pd.DataFrame) -> pd.DataFrame:
-    """Count verdicts by task and treatment."""
-    levels = pd.crosstab([table.task, table.treatment], table.verdict)
-    return levels.reindex([(task, treatment) for task in TASKS for treatment in TREATMENTS])
+def verify(part: str, pattern: str, seeds: int) -> None:
+    """Print the labels beside what was measured, and write all measures."""
+    from benchmarks.verdict_kinds.verifying import verified
+
+    rows = []
+    for name, seed in wanted(part, pattern, seeds):
+        found = verified(kinds(part)[name], seed)
+        rows += found
+        said = [f"{row['use']} {row['label']}: {row['outcome']}" for row in found if row["label"]]
+        print(f"{name} {seed}: {', '.join(said)} ({found[0]['numbers']})", flush=True)
+    table = pd.DataFrame(rows)
+    table.to_csv(RESULTS / f"verdicts_labels_{part}.csv", index=False)
+    print(pd.crosstab([table.use, table.label], table.outcome))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    rows = []
-    for seed in range(arguments.seeds):
-        for task in TASKS:
-            rows += [judged(task, treatment, seed) for treatment in TREATMENTS]
-        table = pd.DataFrame(rows)
-        table["machine"] = machine_line()
-        table.to_csv(RESULTS / "verdicts.csv", index=False)  # complete so far if interrupted
-        print(f"{seed + 1} seeds\n{rates(table)}", flush=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--part", choices=PARTS, default=None)
+    parser.add_argument("--kinds", default="*", metavar="GLOB")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--fresh", action="store_true", help="run the chosen kinds again")
+    parser.add_argument("--table", action="store_true", help="print the results, without fits")
+    parser.add_argument("--list", action="store_true", help="print the kinds and their labels")
+    parser.add_argument("--verify", action="store_true", help="measure whether labels are right")
+    chosen = parser.parse_args()
+    for part in [chosen.part] if chosen.part else PARTS:
+        if chosen.table:
+            if path_of(part).exists():
+                print_tables(part, with_kinds=part == "tune" or chosen.part == part)
+        elif chosen.list:
+            list_kinds(part)
+        elif chosen.verify:
+            verify(part, chosen.kinds, chosen.seeds)
+        else:
+            pairs = wanted(part, chosen.kinds, chosen.seeds)
+            path = path_of(part)
+            run(part, path, pending(path, pairs, fresh=chosen.fresh), chosen.jobs)
 
 
 if __name__ == "__main__":
