@@ -65,14 +65,14 @@ def _problem(
     return add
 
 
-@_problem("regression", 200, 8, "Linear regression with known weights.", **LINEAR)
+@_problem("regression", 200, 8, "Linear regression with known weights.", DATA_SEED, **LINEAR)
 def _linear(rng: np.random.Generator) -> tuple[Array, Array]:
     X = rng.standard_normal((200, 8))
     noise = LINEAR["noise"] * rng.standard_normal(len(X))
     return X, LINEAR["intercept"] + (X * LINEAR["weights"]).sum(axis=1) + noise
 
 
-@_problem("regression", 100, 20, "Linear regression, 4 of 20 weights not 0.", **SPARSE)
+@_problem("regression", 100, 20, "Linear regression, 4 of 20 weights not 0.", DATA_SEED, **SPARSE)
 def _sparse_linear(rng: np.random.Generator) -> tuple[Array, Array]:
     X = rng.standard_normal((100, 20))
     return X, (X * SPARSE["weights"]).sum(axis=1) + SPARSE["noise"] * rng.standard_normal(len(X))
