@@ -9,7 +9,7 @@ from zoo.truth.calibration import calibrate
 
 pytestmark = pytest.mark.slow
 
-QUICK = {"net": "linear", "likelihood": "gaussian(noise=0.5)", "num_steps": 1000}
+QUICK = {"net": "linear", "likelihood": "gaussian(noise=0.5)", "num_steps": 1500, "lr": 0.02}
 
 
 def regression(correlation, rows=100):

@@ -31,7 +31,7 @@ P_WARN, P_FAIL = 0.01, 0.001
 #: Share of simulations without a posterior above which inference has failed.
 MAX_FAILED = 0.05
 #: Largest number of bins of a histogram, and ranks expected in each of them.
-MAX_BINS, MIN_EXPECTED = 20, 5
+MAX_BINS, MIN_EXPECTED = 20, 10
 #: Share of the ranks at each end; the true values between them are counted as covered.
 TAIL = 0.05
 TESTS = 3

@@ -18,8 +18,8 @@ ENDINGS = (".png", ".svg", ".pdf")
 def save_rank_plot(tests: Mapping[str, RankTest], path: Path) -> None:
     """Save a histogram of ranks for each quantity; bars should stay inside the band.
 
-    The band covers 99 % of the counts of a bin if ranks are uniform. Titles say what ranks mean
-    that are not uniform.
+    The band covers 99 % of the counts of a bin if ranks are uniform. Titles have the p-value
+    of each quantity alone, and say what ranks mean that are not uniform.
     """
     check_ending(path)
     from matplotlib import rc_context
@@ -27,7 +27,7 @@ def save_rank_plot(tests: Mapping[str, RankTest], path: Path) -> None:
 
     rows = -(-len(tests) // COLUMNS)
     with rc_context(STYLE):
-        figure = Figure(figsize=(3 * COLUMNS, 2.2 * rows), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(3 * COLUMNS, 2.4 * rows), layout="constrained", facecolor="white")
         grid = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
         for axes, (name, test) in zip(grid, tests.items(), strict=False):
             _histogram(axes, name, test)
@@ -45,11 +45,13 @@ def check_ending(path: Path) -> None:
 def _histogram(axes: Axes, name: str, test: RankTest) -> None:
     from scipy.stats import binom
 
-    total = int(test.counts.sum())
+    total = test.num_simulations
     low, high = binom.interval(0.99, total, np.asarray(test.expected) / total)
-    positions = np.arange(len(test.counts))
-    axes.bar(positions, test.counts, width=0.9, color=FIT)
-    axes.fill_between(positions, low, high, color=BAND, alpha=0.35, step="mid", zorder=3)
+    edges = np.arange(len(test.counts) + 1) - 0.5
+    axes.bar(edges[:-1] + 0.5, test.counts, width=0.9, color=FIT)
+    low, high = (np.append(limit, limit[-1]) for limit in (low, high))
+    axes.fill_between(edges, low, high, color=BAND, alpha=0.35, step="post", zorder=3)
     shape = f", {test.shape}" if test.p_value < P_WARN else ""
-    axes.set_title(f"{short(name)}, p = {test.p_value:.2g}{shape}")
-    axes.set_xlabel("rank of the true value, in bins")
+    axes.set_title(f"{short(name)}\np = {test.p_value:.2g}{shape}")
+    axes.set_xticks([edges[0], edges[-1]], ["lowest", "highest"])
+    axes.set_xlabel("rank of the true value")
