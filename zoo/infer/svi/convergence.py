@@ -6,22 +6,22 @@ the ELBO of the average is estimated with the same random numbers at all looks, 
 between looks have small errors. Two errors remain after a look:
 
 **Drift.** The average still moves because the iterates have not mixed. Let :math:`g` be the gain of
-the ELBO while the number of steps doubled, and :math:`g'` that of the doubling before. If gains
-fall geometrically, further doublings gain
+the ELBO while the number of steps grew by the factor `LOOKBACK`, and :math:`g'` the gain while it
+grew by this factor before. If gains fall geometrically, all that follow are together
 
-.. math:: D = g\, \frac{q}{1 - q}, \qquad q = g / g'
+.. math:: D = g\, \frac{q}{1 - q}, \qquad q = g / g' .
 
-in total. A plateau whose gains do not fall has :math:`q` near one; it is limited to a range, so
-that noise is not extrapolated. The iterates of a round have mixed once :math:`D` is below half of
-the tolerance, and the next round starts from their average. Later rounds need two looks that
-agree.
+The ratio is believed within the range `RATIOS`. Because the lookback grows with the steps, a slow
+plateau is seen as such. The first round ends when :math:`D` is below the fraction `DRIFT_SHARE` of
+the tolerance, and the next round starts from the average. Later rounds start close to their end:
+they need two looks that agree.
 
 **Bias.** Averages of iterates with a constant learning rate are off by an amount of order
-:math:`\eta`, and their ELBO by an amount between the orders :math:`\eta` and :math:`\eta^2`. If the
-ELBO gained :math:`\Delta` when the learning rate was lowered by :math:`\rho`, all further rounds
-together gain at most
+:math:`\eta`, and their ELBO by one of order :math:`\eta^2` near the optimum, or :math:`\eta` if
+the average has not settled. With :math:`\eta^{3/2}` in between, if the ELBO gained :math:`\Delta` when
+the learning rate was lowered by :math:`\rho`, all further rounds together gain
 
-.. math:: B = \Delta\, \frac{\rho}{1 - \rho} .
+.. math:: B = \Delta\, \frac{\rho^{3/2}}{1 - \rho^{3/2}} .
 
 Gains enter with `Z` standard errors added. Training has converged when :math:`D + B` is below the
 tolerance.
@@ -34,7 +34,6 @@ Convergence-Diagnostic based Step Sizes for Stochastic Gradient Descent*, for te
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -56,7 +55,7 @@ BIAS_FACTOR = FACTOR**1.5
 #: Largest number of rounds after the first.
 MAX_ROUNDS = 6
 #: Range of the ratio of successive gains, in which it is believed.
-RATIOS = (0.25, 0.8)
+RATIOS = (0.5, 0.8)
 #: The same ratio between looks of later rounds, in which the bias decays exponentially.
 LATER_RATIO = 0.5
 #: Fraction of the tolerance that is allowed for the drift when a round ends.
@@ -129,11 +128,11 @@ class Convergence:
                 return "continue"
             self.drift_before = self.drift()
             return "lower" if self.lowers_lr else "stop"
-        *_, before, last = [None, *self._of_round(look.round)]
         lower: Decision = "lower" if look.round < MAX_ROUNDS else "continue"
-        if before is None or last is None:  # the first look of the round
+        earlier = self._of_round(look.round)[:-1]
+        if not earlier:
             return lower if self.bias() > self.tolerance else "continue"
-        if _geometric(upper(last, before), LATER_RATIO) > DRIFT_SHARE * self.tolerance:
+        if _geometric(upper(look, earlier[-1]), LATER_RATIO) > DRIFT_SHARE * self.tolerance:
             return "continue"
         return "stop" if self.remaining() <= self.tolerance else lower
 
@@ -145,14 +144,16 @@ class Convergence:
 
     def error(self) -> float:
         """Return the standard error of the gain that `remaining` is extrapolated from."""
-        pair = self._doubling() if self.round == 0 else self._rounds()
+        pair = None
+        if self.looks:
+            pair = self._lookback() if self.round == 0 else self._rounds()
         return math.nan if pair is None else gain(*pair)[1]
 
     def drift(self) -> float:
         """Return the gain that is possible at the current learning rate."""
         if self.round > 0:
             return self.drift_before
-        pair = self._doubling()
+        pair = self._lookback()
         if pair is None:
             return math.inf
         now, before = pair
@@ -180,8 +181,8 @@ class Convergence:
         before = self._of_round(self.round - 1)
         return (self.looks[-1], before[-1]) if before else None
 
-    def _doubling(self) -> tuple[Look, Look] | None:
-        """Return the last look and one of the same round with half of its steps."""
+    def _lookback(self) -> tuple[Look, Look] | None:
+        """Return the last look and one of the same round, by `LOOKBACK` before it."""
         last = self.looks[-1]
         before = self._at_most(last.step / LOOKBACK, last.round)
         return None if before is None else (last, before)

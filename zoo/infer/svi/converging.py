@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 #: Fraction of the budget, at its end, in which the learning rate falls to zero.
 DECAY = 0.125
+#: Fraction of the nominal length before the first look, if no phase is longer. Gains of the first
+#: steps say nothing about those of later ones.
+FIRST_PHASE = 0.25
 #: Estimates of the final ELBO.
 FINAL_VALUES = 64
 
@@ -52,7 +55,7 @@ class ConvergingCourse(FixedCourse):
         #: Outputs at the last look of the round before, and at the last look.
         self.before: Outputs | None = None
         self.now: Outputs | None = None
-        self.final = np.empty(0)
+        self.final: Array = np.empty(0)
 
     @property
     def longest(self) -> int:
@@ -163,6 +166,12 @@ class ConvergingCourse(FixedCourse):
         # The bias is proportional to the learning rate, and so is the change of the outputs.
         return change * FACTOR / (1 - FACTOR) if self.rule.lowers_lr else change
 
+    def _remaining(self) -> float:
+        """Return the gain that is left; without the bias of the learning rate if not known."""
+        if not self.rule.looks or math.isfinite(self.rule.remaining()):
+            return self.rule.remaining()
+        return self.rule.drift()
+
     def ending(self, svi: "SVI") -> Ending:
         """Return how the run ended; called after `LifeCycle.after_training`."""
         reason: Reason = "early stopping" if svi.progress.stopped else "budget"
@@ -177,7 +186,7 @@ class ConvergingCourse(FixedCourse):
             reason,
             svi.progress.step,
             self.rule.tolerance,
-            remaining=self.rule.remaining(),
+            remaining=self._remaining(),
             remaining_error=self.rule.error(),
             sds_tolerance=OUTPUT_SDS,
             sds=sds,
@@ -197,7 +206,7 @@ class ConvergingCourse(FixedCourse):
 
     def summary(self) -> str:
         """Return the round and what is missing, for the progress bar."""
-        missing = self.rule.remaining()
+        missing = self._remaining()
         shown = f"{missing:.2g}" if math.isfinite(missing) else "?"
         return (
             f"round {self.round + 1}, remaining {shown} of {self.rule.tolerance:.2g} nats, "
@@ -256,6 +265,7 @@ class ConvergingCourse(FixedCourse):
 def end_of_phases(recipe: Recipe, guide: Guide, last_phase: float) -> int:
     """Return the step at which all schedules of a method have reached their end."""
     warm = pretrain_steps(recipe) + math.ceil(recipe.kl_warmup * recipe.num_steps)
+    warm = max(warm, math.ceil(FIRST_PHASE * recipe.num_steps))
     follows = any(
         type(part).advance not in (Guide.advance, Composite.advance)
         for part in guide.modules()
