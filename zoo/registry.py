@@ -41,13 +41,16 @@ class Recipe:
     Attributes
     ----------
     num_steps
-        Number of optimizer steps.
+        Number of optimizer steps. For a run that ends by itself it is the nominal length, to which
+        fractions of the run refer.
     batch_size
         Rows per step; all rows if there are fewer.
     lr
         Initial learning rate of Adam.
     schedule
         ``constant``, ``linear`` (constant for half of the run, then linear to zero) or ``cosine``.
+        A run that ends by itself lowers the learning rate in rounds, or not at all if it is
+        ``constant``.
     pretrain
         Initial fraction of the run without a KL: the network is trained as a point, and priors that
         are fitted to trained weights are fitted at its end.
@@ -57,6 +60,10 @@ class Recipe:
         Initial standard deviation of the posteriors.
     grad_clip
         Largest norm of the gradient, or None.
+    until_converged
+        Whether the run ends by itself, see `zoo.infer.svi.convergence`.
+    max_steps, max_seconds
+        The budget of a run that ends by itself; None for any number of seconds.
     """
 
     num_steps: int = 3000
@@ -67,6 +74,9 @@ class Recipe:
     kl_warmup: float = 0.25
     init_scale: float = 0.01
     grad_clip: float | None = None
+    until_converged: bool = False
+    max_steps: int = 200_000
+    max_seconds: float | None = None
 
 
 @dataclass(frozen=True)

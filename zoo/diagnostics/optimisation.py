@@ -8,7 +8,11 @@ reported only if it is significant *and* large enough to matter:
   mini-batches and epochs. A line is fitted to the blocks by the median of pairwise slopes
   (Sen 1968), which is robust to outliers.
 * The change over the window is significant above `SLOPE_Z` standard errors.
-* It matters above `tolerance_in_nats`: 1 nat, or `NATS_PER_ROW` per training row.
+* It matters above `tolerance_in_nats`: 1 nat, or 0.01 nats per training row.
+
+A run that ended by itself has a record of its convergence (`zoo.infer.svi.convergence`), with an
+estimate of the gain that is left and of the change of the outputs; the tolerances are those of the
+rule that stopped it. The slope decides for runs of a given number of steps.
 
 Kucukelbir et al. (2017) stop at a relative change of 0.01 per check. A change relative to the loss
 depends on constants of the likelihood, so the tolerance here is per row. A learning rate that
@@ -21,9 +25,10 @@ average of :math:`\log p(y, w) - \log q(w)`. The second scales all standard devi
 means, of the posterior (`zoo.infer.stationarity`), which cannot raise the ELBO at its maximum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import xarray
@@ -31,11 +36,18 @@ from scipy import stats
 
 from zoo.diagnostics.finding import LEVELS, Finding, format_number, level_of, unchecked
 from zoo.diagnostics.reading import Array, training_rows, variable
-from zoo.diagnostics.truth_distance import SHIFT_WARN
+from zoo.diagnostics.truth_distance import SHIFT_FAIL, SHIFT_WARN
+from zoo.infer.svi.tolerance import OUTPUT_SDS, tolerance_in_nats
 
 FINITE = partial(Finding, "optimisation.finite")
 CONVERGED = partial(
     Finding, "optimisation.converged", source="Kucukelbir et al. (2017); slope by Sen (1968)"
+)
+RULE = partial(
+    Finding, "optimisation.converged", source="Welandawe et al. (2024); Dhaka et al. (2020)"
+)
+SETTLED = partial(
+    Finding, "optimisation.outputs_settled", source="coverage of a shifted 95 % interval"
 )
 OBJECTIVE = partial(
     Finding,
@@ -68,10 +80,6 @@ OUTLIER = 3.0
 #: A change over the window below this many standard errors is noise. Exceeded by 2 of 1000 flat
 #: curves whose noise is autocorrelated (0.7) and heavy-tailed (Student t, 3 degrees of freedom).
 SLOPE_Z = 4.0
-#: Tolerance for the change of the loss over the window, per training row.
-NATS_PER_ROW = 0.01
-#: Smallest tolerance for the change of the loss.
-MIN_NATS = 1.0
 #: A change of the loss by more than this many tolerances is a failure.
 FAIL_FACTOR = 10.0
 #: An increase of the ELBO below this many standard errors is noise, over eight moves.
@@ -82,11 +90,6 @@ MOVE_WORDS = {"scale": "all sds", "mean": "all means"}
 GRADIENT_GROWTH = 10.0
 
 
-def tolerance_in_nats(rows: int) -> float:
-    """Return the tolerance for changes of the ELBO with this many rows."""
-    return max(MIN_NATS, NATS_PER_ROW * rows)
-
-
 def optimisation_findings(tree: xarray.DataTree) -> list[Finding]:
     """Check the group ``optimization``: finite losses, convergence, objective, restarts."""
     losses, norms = _curve(tree, "loss"), _curve(tree, "gradient_norm")
@@ -94,7 +97,8 @@ def optimisation_findings(tree: xarray.DataTree) -> list[Finding]:
     tolerance = tolerance_in_nats(rows)
     findings = []
     if losses is not None:
-        findings += [_finite_losses(losses), _convergence(losses, tolerance)]
+        findings += [_finite_losses(losses), _convergence(tree, losses, tolerance)]
+        findings.append(_outputs_settled(tree))
         findings += _objective(tree, losses, tolerance)
     if losses is not None and len(losses) > 1:
         ends = losses[:, -max(1, losses.shape[1] // 10) :]
@@ -109,9 +113,10 @@ def optimisation_findings(tree: xarray.DataTree) -> list[Finding]:
 def _curve(tree: xarray.DataTree, name: str) -> Array | None:
     """Return a curve as ``(chain, step)``."""
     array = variable(tree, "optimization", name)
-    if array is None or "step" not in array.dims:
+    steps = [] if array is None else [d for d in ("step", "gradient_step") if d in array.dims]
+    if array is None or not steps:
         return None
-    values = array.transpose(..., "step").to_numpy().astype(np.float64)
+    values = array.transpose(..., steps[0]).to_numpy().astype(np.float64)
     return values.reshape(-1, values.shape[-1])
 
 
@@ -130,10 +135,56 @@ def _finite_losses(losses: Array) -> Finding:
     return FINITE("fail" if late else "warn", count, 0, message, advice)
 
 
-def _convergence(losses: Array, tolerance: float) -> Finding:
-    """Return the finding of the chain that changes most."""
+def _convergence(tree: xarray.DataTree, losses: Array, tolerance: float) -> Finding:
+    """Return the finding of the run's own record, or of the chain that changes most."""
+    record: Any = tree["optimization"].attrs
+    if record.get("reason") in ("converged", "budget"):
+        return _convergence_by_record(record)
     results = [_convergence_of_one(chain, tolerance) for chain in losses]
     return max(results, key=lambda found: (LEVELS.index(found.level), abs(found.value or 0.0)))
+
+
+def _convergence_by_record(record: Mapping[Any, Any]) -> Finding:
+    """Return the finding of a run that ended by itself, or at the end of its budget."""
+    tolerance, left = float(record["tolerance"]), float(record["remaining"])
+    error, steps = float(record["remaining_error"]), int(record["steps"])
+    known = np.isfinite(left)
+    estimate = (
+        f"More training would raise the ELBO by about {format_number(left)} nats (tolerance: "
+        f"{format_number(tolerance)}), extrapolated from averages of iterates"
+    )
+    if np.isfinite(error):
+        estimate += f" whose ELBOs differ with a standard error of {format_number(error)} nats"
+    if record["reason"] == "converged":
+        message = f"Training converged after {steps} steps. {estimate}."
+        return RULE("ok", left, tolerance, message)
+    message = f"The budget of {steps} steps ran out before convergence. "
+    message += f"{estimate}." if known else "How much more training would gain is not known yet."
+    level = level_of(left, tolerance, FAIL_FACTOR * tolerance) if known else "fail"
+    advice = "Raise max_steps or max_seconds."
+    # Within the tolerance, but not seen long enough to be sure.
+    level = "warn" if level == "ok" else level
+    return RULE(level, left if known else None, tolerance, message, advice)
+
+
+def _outputs_settled(tree: xarray.DataTree) -> Finding:
+    """Check how much the outputs still changed at the end, in posterior sds."""
+    record = tree["optimization"].attrs
+    change = float(record.get("sds", np.nan))
+    if not np.isfinite(change):
+        reason = "this fit has no outputs with a spread from two late parts of the training."
+        advice = "Fit again, without num_steps or with at least 80 steps."
+        return unchecked("optimisation.outputs_settled", reason, advice)
+    tolerance = float(record.get("sds_tolerance", OUTPUT_SDS))
+    what = "changed by {} posterior sds between the last eighths of the run"
+    if record.get("reason") in ("converged", "budget"):
+        what = "would change by {} posterior sds with more training"
+    message = (
+        f"Outputs at fixed rows {what.format(format_number(change))} (root mean square; tolerance: "
+        f"{format_number(tolerance)})."
+    )
+    advice = "Train longer: leave num_steps out, or raise num_steps or max_steps."
+    return SETTLED(level_of(change, tolerance, SHIFT_FAIL), change, tolerance, message, advice)
 
 
 def _convergence_of_one(losses: Array, tolerance: float) -> Finding:
@@ -156,7 +207,10 @@ def _convergence_of_one(losses: Array, tolerance: float) -> Finding:
     )
     advice = "Lower the learning rate, because the loss increases at the end."
     if change < 0:
-        advice = "Raise num_steps, or raise the learning rate if the loss curve is smooth."
+        advice = (
+            "Leave num_steps out, so that training runs until convergence, or raise it; raise the "
+            "learning rate if the loss curve is smooth."
+        )
     return CONVERGED(level, change, tolerance, message, advice)
 
 
@@ -172,7 +226,7 @@ def _too_short(losses: Array, tolerance: float) -> Finding:
         f"Only {steps} steps were run, and the loss still changed by {format_number(spread)} nats "
         f"in the last {len(end)}."
     )
-    advice = f"Raise num_steps to at least {MIN_STEPS}."
+    advice = f"Leave num_steps out, or raise it to at least {MIN_STEPS}."
     return CONVERGED("fail", spread, tolerance, message, advice)
 
 
@@ -208,8 +262,12 @@ def _objective(tree: xarray.DataTree, losses: Array, tolerance: float) -> list[F
         reason = f"it needs {MIN_STEPS} steps, and losses and densities that are finite."
         return [unchecked("optimisation.objective", reason, "Train longer.")]
     blocks = _block_means(end)
-    difference = float(blocks.mean() + estimate[0])
-    error = float(np.hypot(blocks.std(ddof=1) / np.sqrt(len(blocks)), estimate[1]))
+    loss, loss_error = float(blocks.mean()), float(blocks.std(ddof=1) / np.sqrt(len(blocks)))
+    record = tree["optimization"].attrs
+    if np.isfinite(record.get("loss", np.nan)):  # of the result, which is no iterate
+        loss, loss_error = float(record["loss"]), float(record["loss_error"])
+    difference = float(loss + estimate[0])
+    error = float(np.hypot(loss_error, estimate[1]))
     level = level_of(abs(difference) - SLOPE_Z * error, tolerance, FAIL_FACTOR * tolerance)
     message = (
         f"The final loss is {format_number(abs(difference))} ± {format_number(error)} nats "

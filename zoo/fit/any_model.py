@@ -28,6 +28,7 @@ from zoo.fit.store import RunDirectory
 from zoo.fit.stored import checkpoints, load_states, states
 from zoo.infer.rng import seeded
 from zoo.infer.svi.bound import elbo_and_error
+from zoo.infer.svi.ending import CURVES, Ending
 from zoo.infer.svi.loop import SVI
 from zoo.infer.svi.schedule import child_seed
 from zoo.registry import Recipe
@@ -35,6 +36,9 @@ from zoo.registry import Recipe
 #: Streams of random numbers derived from the seed of a fit.
 DRAW_STREAM = 2_000_000_033
 PRIOR_STREAM = 3_000_000_019
+#: Steps to which schedules of a guide refer in a run until convergence, and its default budget.
+NOMINAL_STEPS = 4000
+MAX_STEPS = 400_000
 #: Largest number of draws behind the ELBO of a finished fit; what one costs is not known.
 ELBO_DRAWS = 256
 
@@ -47,7 +51,10 @@ class ModelConfig(BaseModel):
     model: str
     #: None for a guide that is an object.
     guide: str | None = "mean_field"
-    num_steps: int = Field(4000, ge=1)
+    #: None for a run until convergence, within the budget.
+    num_steps: int | None = Field(None, ge=1)
+    max_steps: int = Field(MAX_STEPS, ge=1)
+    max_seconds: float | None = Field(None, gt=0.0)
     lr: float = Field(0.02, gt=0.0)
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     init_scale: float = Field(0.1, gt=0.0)
@@ -64,7 +71,10 @@ class ModelConfig(BaseModel):
     def recipe(self) -> Recipe:
         """The settings of the training loop."""
         return Recipe(
-            num_steps=self.num_steps,
+            num_steps=self.num_steps or NOMINAL_STEPS,
+            until_converged=self.num_steps is None,
+            max_steps=self.max_steps,
+            max_seconds=self.max_seconds,
             lr=self.lr,
             schedule=self.schedule,
             kl_warmup=0.0,
@@ -127,6 +137,8 @@ class FittedModel:
         Norm of the gradient at some of the steps.
     path
         The run directory, if the fit is stored in one.
+    ending
+        Why training stopped, and how far it was from convergence.
     """
 
     model: BoundModel
@@ -137,6 +149,7 @@ class FittedModel:
     seconds: float
     gradient_norms: Tensor | None = None
     path: Path | None = None
+    ending: Ending | None = None
 
     @cached_property
     @torch.no_grad()
@@ -246,8 +259,13 @@ def train_model(
         checkpoint_every=prepared.config.checkpoint_every,
         on_checkpoint=checkpoints(directory),
     )
-    norms = svi.gradient_norms()
-    return replace(prepared, losses=losses, seconds=svi.progress.seconds, gradient_norms=norms)
+    return replace(
+        prepared,
+        losses=losses,
+        seconds=svi.progress.seconds,
+        gradient_norms=svi.gradient_norms(),
+        ending=svi.ending,
+    )
 
 
 def _checksum(arguments: Any) -> str:
@@ -325,7 +343,11 @@ def write_fitted_model(fitted: FittedModel, directory: RunDirectory) -> None:
     tensors = states(fitted.model, fitted.guide) | {"losses": fitted.losses}
     if fitted.gradient_norms is not None:
         tensors["gradient_norms"] = fitted.gradient_norms
-    directory.write_tensors(store.GUIDE, tensors, {"seconds": fitted.seconds})
+    numbers = {"seconds": fitted.seconds}
+    if fitted.ending is not None:
+        numbers |= fitted.ending.numbers()
+        tensors |= {k: torch.from_numpy(v) for k, v in fitted.ending.variables().items()}
+    directory.write_tensors(store.GUIDE, tensors, numbers)
 
 
 def read_fitted_model(prepared: FittedModel, directory: RunDirectory) -> FittedModel:
@@ -338,4 +360,7 @@ def read_fitted_model(prepared: FittedModel, directory: RunDirectory) -> FittedM
         seconds=numbers["seconds"],
         gradient_norms=tensors.get("gradient_norms"),
         path=directory.path,
+        ending=Ending.from_numbers(
+            numbers, {k: tensors[k].numpy() for k in CURVES if k in tensors}
+        ),
     )

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,6 +21,9 @@ _data, _model, _computation, _training = (
 )
 
 Config = TypeVar("Config", bound=BaseModel)
+
+#: Fields of a recipe that are also fields of a configuration.
+_RECIPE = [field.name for field in fields(Recipe) if field.name != "until_converged"]
 
 
 class RunConfig(BaseModel):
@@ -95,7 +98,20 @@ class RunConfig(BaseModel):
         None, ge=1, description="Number of CPU threads; one for small problems by default."
     )
 
-    num_steps: int | None = _training(None, ge=1, description="Number of optimizer steps.")
+    num_steps: int | None = _training(
+        None, ge=1, description="Number of optimizer steps; by default until convergence."
+    )
+    max_steps: int | None = _training(
+        None, ge=1, description="Largest number of steps of a run until convergence."
+    )
+    max_seconds: float | None = _training(
+        None, gt=0.0, description="Largest number of seconds of a run until convergence."
+    )
+    nominal_steps: int | None = _training(
+        None,
+        ge=1,
+        description="Steps to which the fractions below refer in a run until convergence.",
+    )
     batch_size: int | None = _training(None, ge=1, description="Number of rows per step.")
     lr: float | None = _training(None, gt=0.0, description="Learning rate.")
     schedule: Literal["constant", "linear", "cosine"] | None = _training(
@@ -205,14 +221,36 @@ class RunConfig(BaseModel):
             raise ConfigError("autocast computes in bfloat16: use it with dtype float32.")
         return self
 
+    @model_validator(mode="after")
+    def _one_length(self) -> "RunConfig":
+        for name in ("max_steps", "max_seconds", "nominal_steps"):
+            if self.num_steps is not None and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} is for a run until convergence: leave num_steps out. Got "
+                    f"num_steps={self.num_steps} and {name}={getattr(self, name)}."
+                )
+        return self
+
     def recipe(self, entry: Entry) -> Recipe:
-        """Return the method's recipe, updated with the values of this configuration."""
-        given = {name: getattr(self, name) for name in asdict(entry.recipe)}
+        """Return the method's recipe, updated with the values of this configuration.
+
+        Without a number of steps it is one until convergence.
+        """
+        given = {name: getattr(self, name) for name in _RECIPE}
+        given |= {"until_converged": self.num_steps is None}
+        if self.num_steps is None:
+            given["num_steps"] = self.nominal_steps
         return replace(entry.recipe, **{k: v for k, v in given.items() if v is not None})
 
     def resolved(self, entry: Entry, **values: Any) -> "RunConfig":
         """Return a copy with the method's defaults and the given values filled in."""
-        return self.model_copy(update=asdict(self.recipe(entry)) | values)
+        recipe = self.recipe(entry)
+        filled = {name: getattr(recipe, name) for name in _RECIPE}
+        if recipe.until_converged:
+            filled |= {"num_steps": None, "nominal_steps": recipe.num_steps}
+        else:
+            filled |= {"max_steps": None, "max_seconds": None}
+        return self.model_copy(update=filled | values)
 
 
 def make_config(**values: Any) -> RunConfig:

@@ -74,6 +74,7 @@ def model_tree(fitted: FittedModel) -> xarray.DataTree:
             sample_stats=stats,
             losses=fitted.losses,
             gradient_norms=fitted.gradient_norms,
+            ending=fitted.ending,
             attributes=_attributes(fitted, reasons),
             **parts,
         )

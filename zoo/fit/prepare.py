@@ -182,6 +182,7 @@ def finished_fit(prepared: Prepared, losses: Tensor) -> Fitted:
         svi.progress.seconds,
         dataset=dataset,
         gradient_norms=svi.gradient_norms(),
+        ending=svi.ending,
     )
     assert isinstance(svi.batches, Batches)
     buffers = statistics_of_draws(assembly.model, fitted.draws.slots, svi.batches.x)

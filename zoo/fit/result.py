@@ -32,6 +32,7 @@ from zoo.infer.pruning.codebooks import quantized_view
 from zoo.infer.pruning.groups import GroupView, group_view
 from zoo.infer.stationarity import FACTORS, MOVES, elbo_gains
 from zoo.infer.svi.bound import elbo_and_error
+from zoo.infer.svi.ending import Ending
 from zoo.infer.svi.objective import total_divergence
 from zoo.infer.svi.schedule import child_seed
 from zoo.likelihoods import Bernoulli
@@ -70,6 +71,8 @@ class Fitted:
         Statistics of normalisation layers for each posterior draw.
     restarts
         Results of fits from other starts.
+    ending
+        Why training stopped, and how far it was from convergence.
     """
 
     assembly: Assembly
@@ -81,6 +84,7 @@ class Fitted:
     gradient_norms: Tensor | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)
     restarts: "tuple[Outcome, ...]" = ()
+    ending: Ending | None = None
 
     @property
     def config(self) -> RunConfig:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from zoo.errors import StoreError
 from zoo.fit.store import atomic_path
+from zoo.infer.svi.ending import Ending
 
 #: Weights whose draws take more than this are left out; the stored guide can draw them again.
 MAX_WEIGHT_BYTES = 100 * 2**20
@@ -52,6 +53,8 @@ class TreeParts:
     #: ``probability`` of shape ``(rows, classes)`` or ``y_samples`` of shape ``(draws, rows)``.
     held_out: Mapping[str, Array] | None = None
     gradient_norms: Tensor | None = None
+    #: Why training stopped: attributes and curves of the group ``optimization``.
+    ending: Ending | None = None
     #: Fits from several starts, this one first, see `zoo.fit.comparable.restart_arrays`.
     restarts: Mapping[str, Array] = field(default_factory=dict)
     #: Changes of the ELBO, see `zoo.infer.stationarity`: ``elbo_gain`` and ``elbo_gain_error``
@@ -129,7 +132,11 @@ def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
         history[name] = (("restart", *further[rows.ndim]), rows)
     for name, values in parts.gains.items():
         history[name] = (("move", "factor") if values.ndim == 2 else (name,), values)
-    groups = {"optimization": xarray.Dataset(history)}
+    attributes: dict[str, Any] = {}
+    if parts.ending is not None:
+        attributes = parts.ending.attributes()
+        history |= {name: (("look",), v) for name, v in parts.ending.variables().items()}
+    groups = {"optimization": xarray.Dataset(history, attrs=attributes)}
     if parts.functions is not None:
         groups["functions"] = parts.functions
     if parts.importance is not None:

@@ -84,6 +84,7 @@ def fit_tree(
             held_out=_held_out(fitted, dataset, groups) if len(dataset.X_test) else None,
             losses=fitted.losses,
             gradient_norms=fitted.gradient_norms,
+            ending=fitted.ending,
             restarts=restarts,
             gains=fitted.elbo_gains(dataset),
             importance=network_importance(fitted, dataset, names) if weighed else None,

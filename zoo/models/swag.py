@@ -29,6 +29,8 @@ Reference: Maddox, Izmailov, Garipov, Vetrov and Wilson (2019), *A Simple Baseli
 Uncertainty in Deep Learning*, NeurIPS.
 """
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import Tensor
 
@@ -73,10 +75,16 @@ class SwagMethod(Method):
 
     network = MeanFieldNetwork
     options = SwagOptions
+    averages: ClassVar[bool] = False  # type: ignore[misc]
     own_guide = (
         "the posterior of swag is made from snapshots. Use --option rank=40 for more correlations, "
         "or the method mean_field"
     )
+
+    @property
+    def last_phase(self) -> float:
+        """Snapshots are taken after the point has converged."""
+        return 1.0 - float(self.settings.start)
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
         """Return a point, started at the network's weights."""

@@ -30,6 +30,14 @@ class LifeCycle:
 
     #: Whether there are steps; if not, `after_training` sets the guide to the posterior.
     takes_steps: bool = True
+    #: Whether the average of the iterates may replace the last one. Not if the method makes its
+    #: own average.
+    averages: bool = True
+
+    @property
+    def last_phase(self) -> float:
+        """Fraction of the nominal length that follows convergence, at a constant learning rate."""
+        return 0.0
 
     def before_training(self, model: Any, guide: Guide) -> None:
         """Prepare model and guide; called once, also before a resumed run."""
@@ -38,7 +46,11 @@ class LifeCycle:
         """Fit priors to pretrained weights; called before the first step that has a KL."""
 
     def after_update(self, model: Any, guide: Guide, progress: float) -> None:
-        """Follow an update of the parameters, after the given fraction of the steps."""
+        """Follow an update of the parameters, after the given fraction of the phases.
+
+        In a run that ends by itself, the fraction grows to one, or to the beginning of the last
+        phase, and stays there until convergence. Also called for averages of iterates.
+        """
 
     def after_training(self, model: Any, guide: Guide, rows: Any) -> None:
         """Finish after the last step; ``rows`` are `TrainingRows` if there are any."""

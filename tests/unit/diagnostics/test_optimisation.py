@@ -159,7 +159,7 @@ def test_half_as_many_finite_losses_as_blocks_are_enough(left, level):
 @pytest.mark.parametrize("steps", [3, 400])
 def test_all_losses_nan_fail_without_a_crash(steps):
     findings = optimisation_findings(curve(np.full(steps, np.nan)))
-    assert {finding.level for finding in findings} == {"fail"}
+    assert {finding.level for finding in findings} == {"fail", "unchecked"}
 
 
 @pytest.mark.parametrize(
@@ -357,3 +357,53 @@ def test_moves_that_are_all_unknown_are_not_judged():
     tree = moved(1.0, 0.1)
     tree["optimization"]["elbo_gain"][:] = np.nan
     assert optimisation_findings(tree) == []
+
+
+def with_record(**record):
+    """Return the tree of a run whose loss decreases, with a record of its end."""
+    tree = curve(np.linspace(1000.0, 0.0, 400) + noise(400), rows=100)
+    known = {"steps": 400, "tolerance": 1.0, "remaining": 0.4, "remaining_error": 0.1}
+    tree["optimization"].attrs |= {**known, "sds": 0.1, "sds_tolerance": 0.3, **record}
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("record", "level", "value"),
+    [
+        ({"reason": "converged"}, "ok", 0.4),
+        ({"reason": "budget", "remaining": 3.0}, "warn", 3.0),
+        ({"reason": "budget", "remaining": 30.0}, "fail", 30.0),
+        ({"reason": "budget"}, "warn", 0.4),  # within the tolerance, but not for long
+        ({"reason": "budget", "remaining": np.inf}, "fail", None),
+    ],
+)
+def test_the_record_of_a_run_decides_instead_of_the_slope(record, level, value):
+    found = the(optimisation_findings(with_record(**record)), "optimisation.converged")
+    assert (found.level, found.value, found.threshold) == (level, value, 1.0)
+    words = "converged after 400" if record["reason"] == "converged" else "ran out"
+    assert words in found.message
+
+
+@pytest.mark.parametrize("reason", ["fixed", "early stopping"])
+def test_the_slope_decides_for_a_given_number_of_steps(reason):
+    found = the(optimisation_findings(with_record(reason=reason)), "optimisation.converged")
+    assert found.level == "fail"
+    assert found.value < -100
+
+
+@pytest.mark.parametrize(
+    ("sds", "level"), [(0.29, "ok"), (0.31, "warn"), (1.2, "fail"), (np.nan, "unchecked")]
+)
+@pytest.mark.parametrize("reason", ["converged", "budget", "fixed"])
+def test_outputs_are_settled_if_they_no_longer_move(sds, level, reason):
+    found = the(
+        optimisation_findings(with_record(sds=sds, reason=reason)), "optimisation.outputs_settled"
+    )
+    assert found.level == level
+
+
+def test_norms_of_gradients_have_their_own_steps():
+    norms = (("chain", "gradient_step"), np.ones((1, 40)))
+    losses = (("chain", "step"), noise(400)[None])
+    tree = tree_of({"optimization": {"loss": losses, "gradient_norm": norms}})
+    assert the(optimisation_findings(tree), "optimisation.gradients").level == "ok"

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -17,7 +19,8 @@ def round_trip(config, path):
 def test_a_resolved_configuration_repeats_itself(name, tmp_path):
     entry = get(name)
     config = make_config(method=name, data="wine").resolved(entry, likelihood="categorical")
-    assert config.recipe(entry) == entry.recipe
+    assert config.recipe(entry) == replace(entry.recipe, until_converged=True)
+    assert (config.num_steps, config.nominal_steps) == (None, entry.recipe.num_steps)
     again = round_trip(config, tmp_path / "c.yaml")
     assert again == config
     assert again.resolved(entry) == config

@@ -5,7 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pyro
@@ -19,13 +19,17 @@ from zoo.infer.recording import Mode
 from zoo.infer.rng import seeded
 from zoo.infer.svi.batches import Batches, NoArguments
 from zoo.infer.svi.capture import GradientStep
+from zoo.infer.svi.converging import ConvergingCourse
+from zoo.infer.svi.course import FixedCourse, under
+from zoo.infer.svi.ending import Ending
 from zoo.infer.svi.history import History
 from zoo.infer.svi.interrupt import StopSignal
 from zoo.infer.svi.memory import kept_memory
 from zoo.infer.svi.mode import choose_mode
+from zoo.infer.svi.monitor import Monitor
 from zoo.infer.svi.objective import Objective, estimate_elbo, total_divergence
 from zoo.infer.svi.optimizer import FusedAdam
-from zoo.infer.svi.schedule import child_seed, kl_weight, lr_factor, pretrain_steps
+from zoo.infer.svi.schedule import child_seed, kl_weight, pretrain_steps
 from zoo.network.bnn import BNN
 from zoo.network.lifecycle import LifeCycle
 from zoo.registry import Recipe
@@ -93,7 +97,7 @@ class SVI:
         Model, guide, and all training rows, on the device of the guide or on the host; None for a
         model that holds its data.
     recipe
-        Steps, learning rate, schedule, warm-up, clipping.
+        Steps or budget, learning rate, schedule, warm-up, clipping.
     seed
         Seed of batches and noise.
     num_particles, vectorize_particles
@@ -129,6 +133,7 @@ class SVI:
         self.objective = Objective(
             model, guide, num_particles, vectorize_particles=vectorize_particles, local=local
         ).to(self.device)
+        self.ending: Ending | None = None
         #: Parameters that are fitted to separate rows.
         self.upper = list(self.life_cycle.upper_parameters(model, guide))
         self.batches: Batches | NoArguments = NoArguments()
@@ -138,14 +143,29 @@ class SVI:
             options: Any = {"batch_size": recipe.batch_size, "seed": seed, "device": self.device}
             self.batches = Batches(x[lower], y[lower], **options)
             self.upper_batches = Batches(x[upper], y[upper], **options) if self.upper else None
+        self._rows = () if x is None or y is None else (x, y)
+        if recipe.until_converged:  # the phases must fit into the budget
+            recipe = replace(recipe, num_steps=min(recipe.num_steps, recipe.max_steps))
         self.recipe, self.seed, self.mode = recipe, seed, mode
         self.early_stopping = early_stopping
-        self.progress = Progress(*self._histories({}))
         self.parameters = [p for p in self.objective.parameters() if p.requires_grad]
+        self.course = self._new_course()
+        self.progress = Progress(*self._histories({}))
         self.optimizer = FusedAdam(self.parameters, lr=recipe.lr)
         with seeded(child_seed(seed, NOISE_STREAM), self.device):
             self._rng = _get_rng(self.device)
         self._running = False
+
+    def _new_course(self) -> FixedCourse:
+        takes_steps = self.life_cycle.takes_steps
+        if self.recipe.until_converged and takes_steps:
+            return ConvergingCourse(self.recipe, self)
+        return FixedCourse(self.recipe)
+
+    def monitor(self) -> Monitor:
+        """Return estimates of ELBO and outputs of the current parameters."""
+        batch_size = self.recipe.batch_size
+        return Monitor(self.objective, self._rows, batch_size=batch_size, seed=self.seed)
 
     def run(
         self,
@@ -155,7 +175,7 @@ class SVI:
         on_checkpoint: Callable[["SVI"], None] | None = None,
         on_step: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Train until the last step and return the loss of every step.
+        """Train to the end and return the loss of every step; `ending` tells why it ended.
 
         Parameters
         ----------
@@ -175,7 +195,7 @@ class SVI:
         save = on_checkpoint or (lambda svi: None)
         report = on_step or (lambda done: None)
         self.objective.train()
-        steps_left = self.recipe.num_steps - self.progress.step
+        steps_left = self.course.longest - self.progress.step
         self._gradient_step = GradientStep(self.objective, self.mode, steps_left)
         self.life_cycle.before_training(self.objective.model, self.objective.guide)
         with (
@@ -201,12 +221,14 @@ class SVI:
                     save(self)
                 if stop.requested:
                     raise Interrupted
-            if self.progress.best:
+            self.course.finish(self)
+            if self.progress.best and not self._is_better_than_best():
                 self.objective.load_state_dict(self.progress.best)
             self.objective.eval()
             model, guide = self.objective.model, self.objective.guide
             self.life_cycle.after_training(model, guide, self.batches)
             self._check_result()
+            self.ending = self._ending()
             save(self)
         return self.progress.losses.all().cpu()
 
@@ -220,8 +242,12 @@ class SVI:
 
     def _finished(self) -> bool:
         progress = self.progress
-        is_last = progress.stopped or progress.step >= self.recipe.num_steps
-        return is_last or not self.life_cycle.takes_steps
+        return progress.stopped or not self.life_cycle.takes_steps or self.course.is_over(self)
+
+    def _ending(self) -> Ending:
+        if self.life_cycle.takes_steps:
+            return self.course.ending(self)
+        return Ending("computed", 0, math.nan)
 
     def _step(self) -> None:
         step = self.progress.step
@@ -229,8 +255,8 @@ class SVI:
         if step == pretrain_steps(self.recipe):
             self.life_cycle.after_pretraining(model, guide)
         self.objective.kl_weight.fill_(kl_weight(self.recipe, step))
-        guide.advance(step / self.recipe.num_steps)
-        self.optimizer.lr = self.recipe.lr * lr_factor(self.recipe, step)
+        guide.advance(self.course.progress(step))
+        self.optimizer.lr = self.course.lr(step)
         loss = self._gradient_step(*self.batches[step])
         if self.upper_batches is not None:
             self._take_upper_gradients(*self.upper_batches[step])
@@ -242,8 +268,9 @@ class SVI:
         self.optimizer.step()
         self.progress.losses.append(loss)
         self.progress.step += 1
-        self.life_cycle.after_update(model, guide, self.progress.step / self.recipe.num_steps)
+        self.life_cycle.after_update(model, guide, self.course.progress(self.progress.step))
         self._maybe_evaluate()
+        self.course.after_step(self)
 
     def _take_upper_gradients(self, x: Tensor, y: Tensor) -> None:
         """Set the gradients of the upper parameters to those of the upper rows."""
@@ -288,6 +315,14 @@ class SVI:
             progress.evaluations_since_best += 1
             progress.stopped = progress.evaluations_since_best >= held_out.patience
 
+    def _is_better_than_best(self) -> bool:
+        """Tell whether the result of a run that ended by itself is better on the held-out rows."""
+        held_out = self.early_stopping
+        if held_out is None or self.progress.stopped or not self.recipe.until_converged:
+            return False
+        model, guide = self.objective.model, self.objective.guide
+        return -estimate_elbo(model, guide, held_out.x, held_out.y) < self.progress.best_loss
+
     def _trained(self) -> dict[str, Tensor]:
         """Parameters, and buffers such as running statistics."""
         return dict(self.objective.state_dict(keep_vars=True))
@@ -305,27 +340,34 @@ class SVI:
         if len(progress.losses):
             tensors["losses"] = progress.losses.all().clone()
             tensors["gradient_norms"] = progress.gradient_norms.all().clone()
-        return tensors, {name: getattr(progress, name) for name in _NUMBERS}
+        extra, numbers = self.course.state()
+        tensors |= {f"course.{k}": v for k, v in extra.items()}
+        known = {name: getattr(progress, name) for name in _NUMBERS}
+        return tensors, known | {f"course.{k}": v for k, v in numbers.items()}
 
     def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, float]) -> None:
         """Continue from what `state` returned."""
         moved = {k: v if k.startswith("rng.") else v.to(self.device) for k, v in tensors.items()}
-        self.objective.load_state_dict(_under("objective.", moved))
-        self.optimizer.load_state(_under("optimizer.", moved))
-        self._rng = _under("rng.", moved)
+        self.objective.load_state_dict(under("objective.", moved))
+        self.optimizer.load_state(under("optimizer.", moved))
+        self._rng = under("rng.", moved)
         read: Any = {name: kind(numbers[name]) for name, kind in _NUMBERS.items()}
-        self.progress = Progress(*self._histories(moved), best=_under("best.", moved), **read)
+        self.progress = Progress(*self._histories(moved), best=under("best.", moved), **read)
+        self.course = self._new_course()
+        own = {k.removeprefix("course."): v for k, v in numbers.items() if "course." in k}
+        if own:
+            self.course.load_state(self, under("course.", moved), own)
 
     def _histories(self, tensors: dict[str, Tensor]) -> tuple[History, History]:
         """Return the histories of losses and gradient norms, with room for all steps."""
-        num_steps = self.recipe.num_steps
+        num_steps = self.course.longest
         num_looks = math.ceil(num_steps / GRADIENT_EVERY)
         losses = History(num_steps, tensors.get("losses"))
         return losses, History(num_looks, tensors.get("gradient_norms"))
 
     def _bar(self, wanted: bool | None) -> "tqdm[Any]":
         return tqdm(
-            total=self.recipe.num_steps,
+            total=self.course.bar_total,
             initial=self.progress.step,
             disable=None if wanted is None else not wanted,  # None: only on a terminal
             unit="step",
@@ -338,7 +380,7 @@ class SVI:
         if isinstance(self.objective.model, BNN):
             kl = total_divergence(self.objective.model, self.objective.guide)
             shown += f", KL {kl:.5g}"
-        return shown
+        return ", ".join(part for part in (self.course.summary(), shown) if part)
 
     @contextlib.contextmanager
     def _own_rng(self) -> Iterator[None]:
@@ -364,10 +406,6 @@ def _split_levels(num_rows: int, has_upper: bool, seed: int) -> tuple[Any, Any]:
     order = torch.randperm(num_rows, generator=generator)
     half = num_rows // 2
     return order[half:].sort().values, order[:half].sort().values
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _get_rng(device: torch.device) -> dict[str, Tensor]:

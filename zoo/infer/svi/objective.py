@@ -167,7 +167,7 @@ def elbo_draws(
     objective = Objective(model, guide, local=local, validate=False).eval()
     device = objective.kl_weight.device
     totals = objective.kl_weight.new_zeros(num_draws, dtype=torch.float64)
-    with pyro.validation_enabled(False), seeded(seed, device), _statistics_of_batches(model):
+    with pyro.validation_enabled(False), seeded(seed, device), statistics_of_batches(model):
         chunks = list(zip(*(part.split(ELBO_ROWS) for part in batch), strict=True)) or [()]
         for chunk in chunks:
             rows = [part.to(device) for part in chunk]
@@ -177,7 +177,7 @@ def elbo_draws(
     return totals
 
 
-def _statistics_of_batches(model: Any) -> contextlib.AbstractContextManager[None]:
+def statistics_of_batches(model: Any) -> contextlib.AbstractContextManager[None]:
     """Use the statistics of the batch in a network whose statistics are not drawn."""
     if not isinstance(model, BNN) or model.has_statistics:
         return contextlib.nullcontext()
