@@ -14,6 +14,7 @@ import xarray
 from zoo.diagnostics.approximation import approximation_findings
 from zoo.diagnostics.causes import Diagnosis, causes_of
 from zoo.diagnostics.compression import compression_findings
+from zoo.diagnostics.data import data_findings
 from zoo.diagnostics.finding import (
     Finding,
     Level,
@@ -24,14 +25,17 @@ from zoo.diagnostics.finding import (
 from zoo.diagnostics.held_out import held_out_findings, reliability_curve
 from zoo.diagnostics.leave_one_out import loo_findings
 from zoo.diagnostics.optimisation import optimisation_findings, restart_findings
-from zoo.diagnostics.predictive import predictive_findings
+from zoo.diagnostics.predictive import posterior_predictive_findings
+from zoo.diagnostics.prior import prior_findings
 from zoo.diagnostics.quantization import quantization_findings
 from zoo.diagnostics.reading import identified
 from zoo.diagnostics.robustness import robustness_findings
 from zoo.diagnostics.sampling import sampling_findings
 from zoo.diagnostics.sbc import sbc_findings
 from zoo.diagnostics.sensitivity import sensitivity_findings
+from zoo.diagnostics.start import start_findings
 from zoo.diagnostics.truth_distance import truth_findings
+from zoo.diagnostics.usefulness import usefulness_findings
 from zoo.diagnostics.uses import CHECKS, USES, Use, asked_uses, entry_of, kind_of
 from zoo.diagnostics.verdict import Judgement, UseVerdict, Verdict, verdict
 
@@ -47,13 +51,15 @@ __all__ = [
     "approximation_findings",
     "causes_of",
     "compression_findings",
+    "data_findings",
     "diagnose",
     "format_number",
     "held_out_findings",
     "judge",
     "loo_findings",
     "optimisation_findings",
-    "predictive_findings",
+    "posterior_predictive_findings",
+    "prior_findings",
     "quantization_findings",
     "refused_truth",
     "reliability_curve",
@@ -62,8 +68,10 @@ __all__ = [
     "sampling_findings",
     "sbc_findings",
     "sensitivity_findings",
+    "start_findings",
     "truth_findings",
     "unchecked",
+    "usefulness_findings",
     "verdict",
 ]
 
@@ -87,8 +95,9 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
     tree
         A fit: any of the groups ``posterior``, ``prior``, ``sample_stats``, ``log_likelihood``,
         ``log_prior``, ``posterior_predictive``, ``prior_predictive``, ``observed_data``,
-        ``held_out``, ``functions``, ``optimization`` and ``robustness``. A check that this kind of
-        fit must have and that could not run is a finding of level ``unchecked``.
+        ``held_out``, ``functions``, ``optimization``, ``robustness``, ``references``, ``data``,
+        ``rows``, ``prior_statistics`` and ``start``. A check that this kind of fit must have and
+        that could not run is a finding of level ``unchecked``.
     truth
         The same quantities from NUTS or in closed form (root attribute ``kind``: ``nuts`` or
         ``exact``).
@@ -104,6 +113,8 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
     'unchecked'
     """
     findings = [
+        *data_findings(tree),
+        *start_findings(tree),
         *optimisation_findings(tree),
         *approximation_findings(tree, has_truth=truth is not None),
     ]
@@ -111,7 +122,9 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
         names = identified(truth) or identified(tree)
         findings += [*sampling_findings(truth, names), *truth_findings(tree, truth)]
     findings += [
-        *predictive_findings(tree),
+        *usefulness_findings(tree),
+        *prior_findings(tree),
+        *posterior_predictive_findings(tree),
         *loo_findings(tree),
         *held_out_findings(tree),
         *compression_findings(tree),

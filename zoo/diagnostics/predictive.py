@@ -1,4 +1,4 @@
-"""Prior and posterior predictive checks: comparison of replicated with observed data."""
+"""Posterior predictive check: comparison of replicated with observed data."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,22 +15,13 @@ POSTERIOR_CHECK = partial(
     "predictive.posterior_check",
     source="Gelman, Meng and Stern (1996); Gabry et al. (2019)",
 )
-PRIOR_CHECK = partial(Finding, "predictive.prior_check", source="Box (1980); Gabry et al. (2019)")
 
 #: A predictive p-value below this, over all statistics together, is a warning.
 PPC_P_VALUE = 0.01
 #: An observed statistic beyond all replications and this many of their sds away is a failure.
 PPC_FAIL_SDS = 5.0
 
-#: Replicated data are clipped at this value, because heavy-tailed priors overflow.
-HUGE = 1e100
-
 Statistics = dict[str, Callable[[Array], Array]]
-
-
-def predictive_findings(tree: xarray.DataTree) -> list[Finding]:
-    """Run the prior and posterior predictive checks for which the tree has data."""
-    return [*prior_predictive_findings(tree), *posterior_predictive_findings(tree)]
 
 
 def posterior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
@@ -61,34 +52,6 @@ def posterior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
     )
     advice = "Change the likelihood or the network."
     return [POSTERIOR_CHECK(level, abs(worst.sds), limit, message, advice)]
-
-
-def prior_predictive_findings(tree: xarray.DataTree) -> list[Finding]:
-    """Compare statistics of the observed data with the prior predictive; at most a warning."""
-    pair = _replications(tree, "prior_predictive")
-    if pair is None:
-        return []
-    replicated, y = pair
-    replicated = np.clip(replicated[~np.isnan(replicated).any(1)], -HUGE, HUGE)
-    if len(replicated) < 2:
-        return []
-    if task_of(tree) == "classification":
-        judged = _class_frequencies(y)
-    else:
-        judged = {
-            "median": lambda data: np.median(data, axis=-1),
-            "interquartile range": lambda data: np.subtract(
-                *np.quantile(data, [0.75, 0.25], axis=-1)
-            ),
-        }
-    worst = _worst_statistic(replicated, y, judged)
-    level: Level = "warn" if worst.beyond_all or worst.p_value * len(judged) < PPC_P_VALUE else "ok"
-    message = (
-        f"The {worst.name} of the training data, {format_number(worst.observed)}, is the "
-        f"statistic least expected by the prior (p = {format_number(worst.p_value)})."
-    )
-    advice = "Widen the priors, or rescale the data to match them."
-    return [PRIOR_CHECK(level, worst.p_value, PPC_P_VALUE, message, advice)]
 
 
 class _Statistic:

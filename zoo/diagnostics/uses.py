@@ -133,6 +133,8 @@ def _of_task(*tasks: str) -> Callable[[FitKind], bool]:
 
 _LOSSES = "the loss of every step (group 'optimization')"
 _HELD_OUT = "observed and predicted held-out rows (group 'held_out')"
+_REFERENCES = "predictions of references for held-out rows (group 'references')"
+_FACTS = "facts about the data (group 'data')"
 _HOLD_OUT = "Hold out rows for testing (test_fraction)."
 _AGAIN = "Fit again, and keep all groups of the tree."
 _DENSITIES = "log densities of model and guide at the same draws (group 'sample_stats')"
@@ -143,6 +145,13 @@ _FUNCTIONS: tuple[Use, ...] = ("predict", "intervals")
 #: All checks. The first entry whose name matches is used.
 CHECKS: tuple[Check, ...] = (
     Check("optimisation.finite", _ALL, _trained, _LOSSES, _AGAIN),
+    Check(
+        "optimisation.start",
+        _ALL,
+        lambda kind: kind.family == "network" and kind.trained,
+        "outputs before training (group 'start')",
+        _AGAIN,
+    ),
     Check("optimisation.converged", ("parameters", "compare"), _trained, _LOSSES, _AGAIN),
     Check(
         "optimisation.outputs_settled",
@@ -178,7 +187,15 @@ CHECKS: tuple[Check, ...] = (
     Check("truth.functions.*", ("intervals",)),
     Check("truth.parameters.*", ("parameters",)),
     Check("truth.*", ("compare",)),
-    Check("predictive.prior_check", ("parameters",)),
+    Check(
+        "predictive.prior_check",
+        ("parameters", "compare"),
+        _network,
+        "statistics of data replicated from the prior (group 'prior_statistics')",
+        _AGAIN,
+    ),
+    Check("prior.holds_back", _FUNCTIONS),
+    Check("prior.conflict", ("parameters", "compare")),
     Check(
         "predictive.posterior_check",
         ("intervals", "parameters"),
@@ -199,7 +216,22 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "predictive.calibration", ("intervals",), _of_task("classification"), _HELD_OUT, _HOLD_OUT
     ),
-    Check("usefulness.skill", ("predict", "intervals", "compress"), _network, _HELD_OUT, _HOLD_OUT),
+    Check(
+        "usefulness.skill", ("predict", "intervals", "compress"), _network, _REFERENCES, _HOLD_OUT
+    ),
+    Check("usefulness.density", ("intervals",), _network, _REFERENCES, _HOLD_OUT),
+    Check("data.size", ("predict", "intervals", "compare"), _network, _FACTS, _AGAIN),
+    Check("data.scale", ("predict", "intervals", "parameters"), _network, _FACTS, _AGAIN),
+    Check("data.copies", ("intervals", "parameters", "compare"), _network, _FACTS, _AGAIN),
+    Check("data.leak", _FUNCTIONS, _network, _FACTS, _HOLD_OUT),
+    Check("data.shift", _FUNCTIONS, _network, _FACTS, _HOLD_OUT),
+    Check(
+        "data.outliers",
+        ("predict", "intervals", "parameters"),
+        _network,
+        "the least probable training rows (group 'rows')",
+        _AGAIN,
+    ),
     Check("sensitivity.*", ("parameters",)),
     Check(
         "compression.*",

@@ -18,6 +18,7 @@ from zoo.fit.build import Assembly, assemble, start_seed
 from zoo.fit.config import RunConfig
 from zoo.fit.guides import GuideSource
 from zoo.fit.result import Fitted, training_tensors
+from zoo.fit.start import guide_functions
 from zoo.infer.normalisation import statistics_of_draws
 from zoo.infer.svi.batches import Batches
 from zoo.infer.svi.loop import SVI, EarlyStopping
@@ -34,7 +35,7 @@ class Prepared:
     """A run that is ready to train, checked and not yet written.
 
     `source` has all training rows, `dataset` is without those held out for early stopping. `net` is
-    the network if it was given as an object.
+    the network if it was given as an object. `start_outputs` are outputs of the untrained guide.
     """
 
     assembly: Assembly
@@ -42,6 +43,7 @@ class Prepared:
     dataset: Dataset
     source: Dataset
     net: nn.Module | None
+    start_outputs: Tensor | None = None
 
 
 def prepare(
@@ -83,7 +85,8 @@ def prepare(
         mode=config.compile,
         early_stopping=stopping,
     )
-    return Prepared(assembly, svi, _keep_rows(dataset, train), dataset, net)
+    kept = _keep_rows(dataset, train)
+    return Prepared(assembly, svi, kept, dataset, net, guide_functions(assembly, kept))
 
 
 def choose_estimator(
@@ -183,6 +186,7 @@ def finished_fit(prepared: Prepared, losses: Tensor) -> Fitted:
         dataset=dataset,
         gradient_norms=svi.gradient_norms(),
         ending=svi.ending,
+        start_outputs=prepared.start_outputs,
     )
     assert isinstance(svi.batches, Batches)
     buffers = statistics_of_draws(assembly.model, fitted.draws.slots, svi.batches.x)

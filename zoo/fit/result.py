@@ -73,6 +73,8 @@ class Fitted:
         Results of fits from other starts.
     ending
         Why training stopped, and how far it was from convergence.
+    start_outputs
+        Outputs of some draws at fixed rows before training.
     """
 
     assembly: Assembly
@@ -85,6 +87,7 @@ class Fitted:
     buffers: dict[str, Tensor] = field(default_factory=dict)
     restarts: "tuple[Outcome, ...]" = ()
     ending: Ending | None = None
+    start_outputs: Tensor | None = None
 
     @property
     def config(self) -> RunConfig:

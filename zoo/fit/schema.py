@@ -64,6 +64,8 @@ class TreeParts:
     importance: xarray.Dataset | None = None
     #: Leave-one-out results of rows, see `zoo.fit.leave_one_out`.
     leave_one_out: xarray.Dataset | None = None
+    #: Further groups by name.
+    groups: Mapping[str, xarray.Dataset] = field(default_factory=dict)
     #: Root attributes: method, seed, versions, ...
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -136,7 +138,7 @@ def _own_groups(parts: TreeParts) -> dict[str, xarray.Dataset]:
     if parts.ending is not None:
         attributes = parts.ending.attributes()
         history |= {name: (("look",), v) for name, v in parts.ending.variables().items()}
-    groups = {"optimization": xarray.Dataset(history, attrs=attributes)}
+    groups = {"optimization": xarray.Dataset(history, attrs=attributes), **parts.groups}
     if parts.functions is not None:
         groups["functions"] = parts.functions
     if parts.importance is not None:

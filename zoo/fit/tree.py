@@ -23,8 +23,10 @@ from zoo.fit.comparable import (
     outcome_of,
     restart_arrays,
 )
+from zoo.fit.evidence_groups import evidence_groups, reference_metrics
 from zoo.fit.importance import log_joint, network_importance
 from zoo.fit.leave_one_out import network_loo
+from zoo.fit.references import references
 from zoo.fit.result import Fitted, training_tensors
 from zoo.fit.schema import MAX_WEIGHT_BYTES, TreeParts, posterior_tree
 from zoo.infer.predict.draws import Draws, draw_prior, log_posterior, site_log_priors
@@ -65,6 +67,8 @@ def fit_tree(
     is_improper = any(model.prior(name).is_improper for name in model.slots)
     weighed = few and bool(names) and "log_q" in stats and not is_improper
     prior = _prior_draws(fitted, draws)
+    found = references(dataset) if len(dataset.X_test) else {}
+    metrics = metrics | reference_metrics(dataset, found)
     restarts = {}
     if fitted.restarts:
         restarts = restart_arrays([outcome_of(fitted, dataset), *fitted.restarts])
@@ -89,6 +93,7 @@ def fit_tree(
             gains=fitted.elbo_gains(dataset),
             importance=network_importance(fitted, dataset, names) if weighed else None,
             leave_one_out=network_loo(fitted, dataset, corrected=weighed),
+            groups=evidence_groups(fitted, dataset, found, f, y),
             attributes=_attributes(fitted, dataset, metrics, groups, len(y))
             | _density_elbo(stats, likelihoods, len(dataset.y_train)),
         )
@@ -192,7 +197,7 @@ def _attributes(
         "kind": "network",
         "trained": int(len(fitted.losses) > 0),
         "compresses": int(assembly.entry.compresses),
-        "not_applicable": json.dumps(_not_applicable(fitted)),
+        "not_applicable": json.dumps(_not_applicable(fitted, dataset)),
         "loss_is_elbo": int(fitted.loss_is_elbo),
         "parameters": ", ".join(model.slots),
         "identified": ", ".join(identified_slots(model.net, list(model.slots))),
@@ -206,11 +211,18 @@ def _attributes(
     }
 
 
-def _not_applicable(fitted: Fitted) -> dict[str, str]:
+def _not_applicable(fitted: Fitted, dataset: Dataset) -> dict[str, str]:
     """Return the checks that make no sense for this fit, with reasons."""
-    if fitted.loss_is_elbo:
-        return {}
-    return {"optimisation.objective": "the loss of this method, or of its last steps, is no ELBO."}
+    reasons = {}
+    if not fitted.loss_is_elbo:
+        reasons["optimisation.objective"] = (
+            "the loss of this method, or of its last steps, is no ELBO."
+        )
+    if any(fitted.assembly.model.prior(name).is_improper for name in fitted.assembly.model.slots):
+        reasons["predictive.prior_check"] = "a prior is improper."
+    if not len(dataset.X_test):
+        reasons |= dict.fromkeys(("data.leak", "data.shift"), "there are no test rows.")
+    return reasons
 
 
 def common_attributes(

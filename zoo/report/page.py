@@ -202,11 +202,17 @@ def _scores(attributes: _Attributes) -> Section:
     scores, totals = tables.score_table(metrics), tables.total_table(metrics)
     if scores is None:
         return Section("scores", "Summary", tables=[totals])
+    references = (
+        " The references were fitted to the same training rows and score the test rows: the mean "
+        "or the shares of the classes, a penalised linear model, and one with a kernel."
+        if any(key.startswith("reference.") for key in metrics)
+        else ""
+    )
     return Section(
         "scores",
         "Scores",
         f"{averaged}Test rows were not used in the fit; a large gap to the training rows indicates "
-        "overfitting. Except for accuracy, lower is better.",
+        f"overfitting. Except for accuracy, lower is better.{references}",
         tables=[scores, totals],
     )
 

@@ -30,6 +30,9 @@ PARTS = {
     "test.pruned": "test rows, pruned",
     "test.mean": "test rows, posterior means",
     "test.quantized": "test rows, quantized",
+    "reference.trivial": "trivial reference",
+    "reference.linear": "linear reference",
+    "reference.kernel": "kernel reference",
 }
 TOTALS = {
     "log_evidence": "log evidence (nats)",

@@ -1,5 +1,6 @@
 """Results in a run directory: tree, truth, robustness, findings and report."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,8 +40,8 @@ def write_outputs(
     """
     write_fitted(fitted, directory)
     groups = fitted.groups(dataset)
-    metrics = fitted.metrics(dataset, groups)
-    tree = fit_tree(fitted, dataset, metrics, groups)
+    tree = fit_tree(fitted, dataset, fitted.metrics(dataset, groups), groups)
+    metrics = json.loads(tree.attrs["metrics"])
     if robustness:
         tree[ROBUSTNESS] = xarray.DataTree(robustness_of(fitted, dataset))
     directory.write_json(store.GROUPS, groups.to_dict())
