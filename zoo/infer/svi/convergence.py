@@ -18,8 +18,8 @@ they need two looks that agree.
 
 **Bias.** Averages of iterates with a constant learning rate are off by an amount of order
 :math:`\eta`, and their ELBO by one of order :math:`\eta^2` near the optimum, or :math:`\eta` if
-the average has not settled. With :math:`\eta^{3/2}` in between, if the ELBO gained :math:`\Delta` when
-the learning rate was lowered by :math:`\rho`, all further rounds together gain
+the average has not settled. With :math:`\eta^{3/2}` in between, if the ELBO gained
+:math:`\Delta` when the learning rate was lowered by :math:`\rho`, all further rounds together gain
 
 .. math:: B = \Delta\, \frac{\rho^{3/2}}{1 - \rho^{3/2}} .
 
