@@ -224,15 +224,15 @@ def _finding(name: str, test: RankTest, count: int) -> Finding:
     p_value = min(1.0, count * test.p_value)
     level = level_of(-p_value, -P_WARN, -P_FAIL)
     total = test.num_simulations
-    wrong = f"are not uniform, posteriors are {test.shape}"
-    result = "are consistent with uniform ones" if level == "ok" else wrong
+    meaning, advice = _meaning(name, test)
+    result = "are consistent with uniform ones" if level == "ok" else f"are not uniform, {meaning}"
     message = (
         f"{name}: ranks {result} (p = {format_number(p_value)} after correction for {count} "
         f"quantities). {test.below + test.above} of {total} true values lie outside the central "
         f"{100 - 200 * TAIL:.0f} % of the draws, {test.below} below and {test.above} above; "
         f"{format_number(test.outside)} are expected."
     )
-    return Finding(_check(name), level, p_value, P_WARN, message, _advice(test), SOURCE)
+    return Finding(_check(name), level, p_value, P_WARN, message, advice, SOURCE)
 
 
 def _check(name: str) -> str:
@@ -242,11 +242,18 @@ def _check(name: str) -> str:
     return f"sbc.{'functions' if name.startswith('output[') else 'parameters'}.{name}"
 
 
-def _advice(test: RankTest) -> str:
-    return {
-        "too narrow": "Use a richer guide, for example full_rank: too many ranks at both ends.",
-        "too wide": "Train longer, or use a richer guide: too many ranks in the middle.",
-        "biased, too low": "Train longer, and check model and guide: too many high ranks.",
-        "biased, too high": "Train longer, and check model and guide: too many low ranks.",
+def _meaning(name: str, test: RankTest) -> tuple[str, str]:
+    """Return what ranks that are not uniform mean, and what to do."""
+    worse = "posterior draws explain the data worse than the true values"
+    better = "posterior draws explain the data better than the true values"
+    if name == "log_likelihood" and test.shape == "biased, too low":
+        return worse, "Train longer; if that does not help, use a richer guide, such as full_rank."
+    if name == "log_likelihood" and test.shape == "biased, too high":
+        return better, "Use a richer guide, such as full_rank: draws are too close to the best fit."
+    return f"posteriors are {test.shape}", {
+        "too narrow": "Use a richer guide, such as full_rank; if it is rich enough, train longer.",
+        "too wide": "Train longer, or use a richer guide.",
+        "biased, too low": "Train longer, and check model and guide.",
+        "biased, too high": "Train longer, and check model and guide.",
         "of another shape": "Look at the plot of the ranks, and use a richer guide.",
     }[test.shape]

@@ -40,15 +40,8 @@ from zoo.infer.svi.schedule import child_seed
 from zoo.infer.tasks.executor import check_executor
 from zoo.infer.tasks.running import Report, run_tasks
 from zoo.registry import get
-from zoo.truth.simulated_fits import (
-    MAX_PARAMETERS,
-    SMALL_PROBLEM,
-    Engine,
-    NetworkSimulator,
-    Quantities,
-    Simulated,
-    small_dataset,
-)
+from zoo.truth.quantities import MAX_PARAMETERS, Quantities, Simulated
+from zoo.truth.simulated_fits import SMALL_PROBLEM, Engine, NetworkSimulator, small_dataset
 from zoo.truth.simulated_models import ModelSimulator
 
 Array = NDArray[Any]

@@ -24,31 +24,20 @@ from zoo.fit.guides import GuideSource
 from zoo.fit.prepare import Prepared, prepare, threads
 from zoo.fit.result import target_tensor
 from zoo.fit.run import begin, train
-from zoo.fit.tree import identified_slots
 from zoo.infer.normalisation import batch_statistics, tracked_layers
 from zoo.infer.nuts.sampler import sample_nuts
-from zoo.infer.predict.draws import (
-    draw_prior,
-    log_likelihood,
-    observation_distribution,
-    slots_of,
-)
+from zoo.infer.predict.draws import draw_prior, observation_distribution, slots_of
 from zoo.infer.predict.outputs import CHUNK_ROWS, network_outputs
 from zoo.infer.rng import seeded
 from zoo.infer.svi.schedule import child_seed
-from zoo.likelihoods import Categorical
 from zoo.network.bnn import BNN
+from zoo.truth.quantities import Quantities, Simulated, noise_of, quantities, ranked_slots
 
 Engine = Literal["svi", "nuts"]
 Array = NDArray[Any]
-#: By quantity, the true value and the posterior draws.
-Quantities = dict[str, tuple[Tensor, Tensor]]
 
-#: Rows at which outputs are ranked, and largest product of draws and rows of the log-likelihood.
-NUM_POINTS = 5
+#: Largest product of draws and rows of the log-likelihood.
 MAX_ENTRIES = 500_000
-#: Largest number of ranked parameters.
-MAX_PARAMETERS = 100
 #: Warm-up of NUTS, and thinning of its draws, which must be nearly independent.
 NUTS_WARMUP = 200
 THINNING = 3
@@ -70,15 +59,6 @@ def small_dataset() -> Dataset:
     """Return 30 rows with three independent inputs; only the scale of the targets is used."""
     rng = np.random.Generator(np.random.PCG64(0))
     return from_arrays(rng.standard_normal((30, 3)), rng.standard_normal(30), task="regression")
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """A simulated data set: the true values of slots or sites, the data, the true outputs."""
-
-    values: dict[str, Tensor]
-    data: Any
-    outputs: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -204,7 +184,7 @@ class NetworkSimulator:
         slots = {name: value[0] for name, value in prior.slots.items()}
         f = self._outputs(slots)
         with seeded(child_seed(seed, 1), f.device):  # weights and noise are independent
-            y = observation_distribution(self.model, f[None], _noise(prior.slots)).sample()[0]
+            y = observation_distribution(self.model, f[None], noise_of(prior.slots)).sample()[0]
         kind = self.dataset.y_train.dtype
         number = y.double().cpu().numpy()
         is_integer = np.issubdtype(kind, np.integer) and np.isfinite(number).all()
@@ -221,49 +201,6 @@ class NetworkSimulator:
             with batch_statistics(self.model.net):
                 return self.model.evaluate(slots, self._x)
         return torch.cat([self.model.evaluate(slots, x) for x in self._x.split(CHUNK_ROWS)])
-
-
-def quantities(
-    model: BNN, simulated: Simulated, values: Mapping[str, Tensor], f: Tensor, y: Tensor
-) -> Quantities:
-    """Return the identified quantities: parameters of linear models, outputs, noise, likelihood.
-
-    Classes have differences of logits, because a common shift of all logits changes nothing.
-    ``f`` and ``y`` are posterior outputs and targets of the first rows. The likelihood is that of
-    the fitted model, so that a noise without a prior is the same for true values and draws.
-    """
-    assert simulated.outputs is not None
-    true = {name: value.to(f)[None] for name, value in simulated.values.items()}
-    true_f = simulated.outputs[: len(y)].to(f)[None]
-    by_class = isinstance(model.likelihood, Categorical)
-    found: Quantities = {}
-    for name in ranked_slots(model):
-        pair = true[name], values[name].to(f)
-        found |= _elements(name, *(_differences(v, 1) if by_class else v for v in pair))
-    found = at_most(MAX_PARAMETERS, found)
-    if "noise" in values:
-        found["noise"] = true["noise"].reshape(-1)[0], values["noise"].to(f).flatten()
-    rows = np.unique(np.linspace(0, len(y) - 1, NUM_POINTS).astype(int))
-    outputs = [_differences(part, -1) if by_class else part for part in (true_f, f)]
-    for row in rows:
-        elements = _elements(f"output[{row}]", *(part[:, row] for part in outputs))
-        found |= elements if len(elements) > 1 else {f"output[{row}]": elements.popitem()[1]}
-    likelihoods = (
-        log_likelihood(model, true_f, true.get("noise"), y).sum(1)[0],
-        log_likelihood(model, f, _noise(values), y).sum(1),
-    )
-    return found | {"log_likelihood": likelihoods}
-
-
-def ranked_slots(model: BNN) -> list[str]:
-    """Return the slots whose elements are identified, without the noise."""
-    return [n for n in identified_slots(model.net, list(model.slots)) if n != "noise"]
-
-
-def at_most(number: int, found: Quantities) -> Quantities:
-    """Return not more than a number of quantities, spread over all of them."""
-    names = list(found)[:: max(1, -(-len(found) // number))]
-    return {name: found[name] for name in names}
 
 
 def kept_rows(num_draws: int) -> slice:
@@ -300,24 +237,6 @@ def nuts_draws(
 def fresh(guide: GuideSource | None) -> GuideSource | None:
     """Return an untrained copy of a guide object; names, classes and functions have no state."""
     return copy.deepcopy(guide) if isinstance(guide, nn.Module) else guide
-
-
-def _noise(values: Mapping[str, Tensor]) -> Tensor | None:
-    return values["noise"].flatten() if "noise" in values else None
-
-
-def _differences(value: Tensor, dim: int) -> Tensor:
-    """Subtract the first class from the others."""
-    size = value.shape[dim]
-    return value.narrow(dim, 1, size - 1) - value.narrow(dim, 0, 1)
-
-
-def _elements(name: str, true: Tensor, draws: Tensor) -> Quantities:
-    """Return one quantity for each element."""
-    return {
-        f"{name}[{index}]": (true.flatten()[index], column)
-        for index, column in enumerate(draws.flatten(1).T)
-    }
 
 
 def _check_prior(model: BNN, method: str) -> None:

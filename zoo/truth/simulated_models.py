@@ -18,15 +18,8 @@ from zoo.fit.config import validated_config
 from zoo.fit.guides import GuideSource, guide_text
 from zoo.fit.model_draws import Values, densities_of, unobserved
 from zoo.infer.rng import seeded
-from zoo.truth.simulated_fits import (
-    MAX_PARAMETERS,
-    Engine,
-    Quantities,
-    Simulated,
-    at_most,
-    fresh,
-    nuts_draws,
-)
+from zoo.truth.quantities import MAX_PARAMETERS, Quantities, Simulated, at_most
+from zoo.truth.simulated_fits import Engine, fresh, nuts_draws
 
 Array = NDArray[Any]
 

@@ -41,6 +41,12 @@ def test_a_wrong_posterior_fails_and_is_described(scale, shift, words):
     assert result.message.startswith("a: ")
 
 
+@pytest.mark.parametrize(("shift", "words"), [(-1.0, "worse"), (1.0, "better")])
+def test_ranks_of_the_log_likelihood_tell_how_well_draws_explain_the_data(shift, words):
+    (result,), _ = sbc_findings({"log_likelihood": ranks(shift=shift)}, DRAWS)
+    assert f"explain the data {words} than the true values" in result.message
+
+
 def test_another_shape_is_found_by_the_bands_alone():
     # Every second tenth of the ranks is missing; mean and spread are those of uniform ranks.
     rng = np.random.default_rng(0)

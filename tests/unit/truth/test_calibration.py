@@ -13,7 +13,9 @@ from zoo.fit.config import make_config
 from zoo.infer.nuts.sampler import Draws
 from zoo.infer.svi.loop import DivergedError
 from zoo.truth import calibration, simulated_fits
+from zoo.truth import quantities as quantity_module
 from zoo.truth.calibration import calibrate, rank_of
+from zoo.truth.quantities import quantities
 from zoo.truth.simulated_fits import SMALL_PROBLEM, NetworkSimulator, small_dataset
 from zoo.truth.simulated_models import Conditioned, ModelSimulator
 
@@ -161,8 +163,8 @@ def test_logits_are_ranked_as_differences_to_the_first_class():
     f = torch.randn(5, 12, 3, dtype=torch.float64)
     weights = {name: torch.stack([value] * 5) for name, value in simulated.values.items()}
     y = torch.as_tensor(simulated.data)
-    found = simulated_fits.quantities(source.model, simulated, weights, f, y)
-    shifted = simulated_fits.quantities(source.model, simulated, weights, f + 7, y)
+    found = quantities(source.model, simulated, weights, f, y)
+    shifted = quantities(source.model, simulated, weights, f + 7, y)
     for name, (true, draws) in found.items():
         assert torch.allclose(true, shifted[name][0]), name
         assert torch.allclose(draws, shifted[name][1]), name
@@ -188,7 +190,7 @@ def test_parameters_without_a_prior_have_the_values_of_a_fit_to_the_data():
 
 
 def test_many_parameters_are_ranked_in_part(monkeypatch):
-    for module in (calibration, simulated_fits):
+    for module in (calibration, quantity_module):
         monkeypatch.setattr(module, "MAX_PARAMETERS", 2)
     result = calibrate("mean_field", **QUICK)
     assert [name for name in result.ranks if name.startswith("0.")] == [
