@@ -176,8 +176,8 @@ def _outputs_settled(tree: xarray.DataTree) -> Finding:
         advice = "Fit again, without num_steps or with at least 80 steps."
         return unchecked("optimisation.outputs_settled", reason, advice)
     tolerance = float(record.get("sds_tolerance", OUTPUT_SDS))
-    what = "changed by {} posterior sds between the last eighths of the run"
-    if record.get("reason") in ("converged", "budget"):
+    what = "changed by {} posterior sds in the last part of the run"
+    if record.get("reason") == "converged":
         what = "would change by {} posterior sds with more training"
     message = (
         f"Outputs at fixed rows {what.format(format_number(change))} (root mean square; tolerance: "

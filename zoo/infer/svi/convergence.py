@@ -18,8 +18,8 @@ they need two looks that agree.
 
 **Bias.** Averages of iterates with a constant learning rate are off by an amount of order
 :math:`\eta`, and their ELBO by one of order :math:`\eta^2` near the optimum, or :math:`\eta` if
-the average has not settled. With :math:`\eta^{3/2}` in between, if the ELBO gained
-:math:`\Delta` when the learning rate was lowered by :math:`\rho`, all further rounds together gain
+the average has not settled. With :math:`\eta^{3/2}` in between, if the ELBO gained :math:`\Delta`
+when the learning rate was lowered by :math:`\rho`, all further rounds together gain
 
 .. math:: B = \Delta\, \frac{\rho^{3/2}}{1 - \rho^{3/2}} .
 
@@ -80,12 +80,6 @@ def gain(later: Look, earlier: Look) -> tuple[float, float]:
     return float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(number)
 
 
-def upper(later: Look, earlier: Look) -> float:
-    """Return the largest gain that the estimates are consistent with; never negative."""
-    change, error = gain(later, earlier)
-    return max(change, 0.0) + Z * error
-
-
 def _geometric(term: float, ratio: float) -> float:
     """Return the sum of all terms that follow one in a geometric series."""
     return term * ratio / (1 - ratio)
@@ -105,10 +99,14 @@ class Convergence:
         Largest remaining gain, in nats.
     lowers_lr
         Whether there are further rounds. If not, a run has converged when its drift is small.
+    both_ways
+        Whether losses count as gains do, because the ELBO is not what all parameters maximise.
     """
 
-    def __init__(self, tolerance: float, *, lowers_lr: bool = True) -> None:
-        self.tolerance, self.lowers_lr = tolerance, lowers_lr
+    def __init__(
+        self, tolerance: float, *, lowers_lr: bool = True, both_ways: bool = False
+    ) -> None:
+        self.tolerance, self.lowers_lr, self.both_ways = tolerance, lowers_lr, both_ways
         self.looks: list[Look] = []
         #: The drift at the end of the last round that had mixed.
         self.drift_before = 0.0
@@ -117,6 +115,11 @@ class Convergence:
     def round(self) -> int:
         """The current round."""
         return self.looks[-1].round if self.looks else 0
+
+    def upper(self, later: Look, earlier: Look) -> float:
+        """Return the largest gain that the estimates are consistent with; never negative."""
+        change, error = gain(later, earlier)
+        return (abs(change) if self.both_ways else max(change, 0.0)) + Z * error
 
     def add(self, look: Look) -> Decision:
         """Add a look and return what to do."""
@@ -132,7 +135,7 @@ class Convergence:
         earlier = self._of_round(look.round)[:-1]
         if not earlier:
             return lower if self.bias() > self.tolerance else "continue"
-        if _geometric(upper(look, earlier[-1]), LATER_RATIO) > DRIFT_SHARE * self.tolerance:
+        if _geometric(self.upper(look, earlier[-1]), LATER_RATIO) > DRIFT_SHARE * self.tolerance:
             return "continue"
         return "stop" if self.remaining() <= self.tolerance else lower
 
@@ -157,13 +160,14 @@ class Convergence:
         if pair is None:
             return math.inf
         now, before = pair
-        u = upper(now, before)
+        u = self.upper(now, before)
         q = RATIOS[1]
         older = self._at_most(before.step / LOOKBACK, 0)
         if older is not None:
             change, error = gain(before, older)
-            if change - Z * error > 0:
-                q = float(np.clip(u / (change - Z * error), *RATIOS))
+            sure = (abs(change) if self.both_ways else change) - Z * error
+            if sure > 0:
+                q = float(np.clip(u / sure, *RATIOS))
         return _geometric(u, q)
 
     def bias(self) -> float:
@@ -171,7 +175,7 @@ class Convergence:
         pair = self._rounds()
         if pair is None:
             return 0.0 if not self.lowers_lr else math.inf
-        return _geometric(upper(*pair), BIAS_FACTOR)
+        return _geometric(self.upper(*pair), BIAS_FACTOR)
 
     def _of_round(self, number: int) -> list[Look]:
         return [look for look in self.looks if look.round == number]

@@ -44,7 +44,9 @@ class ConvergingCourse(FixedCourse):
         self.last_phase = svi.life_cycle.last_phase
         self.monitor = svi.monitor()
         self.rule = Convergence(
-            tolerance_in_nats(self.monitor.num_data), lowers_lr=recipe.schedule != "constant"
+            tolerance_in_nats(self.monitor.num_data),
+            lowers_lr=recipe.schedule != "constant",
+            both_ways=bool(svi.upper),  # of two levels, each maximises its own objective
         )
         self.first_step = end_of_phases(recipe, svi.objective.guide, self.last_phase)
         self.next_look = next_look(self.first_step)
@@ -93,6 +95,11 @@ class ConvergingCourse(FixedCourse):
             return
         if step % EVERY == 0 and step > self.first_step:
             self.average.add()
+        if step == round((1 - DECAY) * self.recipe.max_steps):  # to be compared with the end
+            with left_alone(svi.objective):
+                if self.average.count > 1:
+                    self._use_average(svi)
+                self.before = self.monitor.outputs()
         length = round(self.last_phase * self.recipe.num_steps)
         if length and step >= self.recipe.max_steps - length:
             self.ends_at = self.recipe.max_steps
@@ -156,6 +163,7 @@ class ConvergingCourse(FixedCourse):
             return
         if not self.ends_at and not svi.progress.stopped:
             self._settle(svi)
+            self.now = self.monitor.outputs()
         self.final, self.finished = self.monitor.elbos(FINAL_VALUES), True
 
     def remaining_sds(self, sd: Array | None = None) -> float:
@@ -164,7 +172,8 @@ class ConvergingCourse(FixedCourse):
             return math.nan
         change = change_in_sds(self.now, self.before, sd)
         # The bias is proportional to the learning rate, and so is the change of the outputs.
-        return change * FACTOR / (1 - FACTOR) if self.rule.lowers_lr else change
+        is_bias = self.rule.lowers_lr and not (self.finished and not self.converged)
+        return change * FACTOR / (1 - FACTOR) if is_bias else change
 
     def _remaining(self) -> float:
         """Return the gain that is left; without the bias of the learning rate if not known."""

@@ -14,7 +14,6 @@ from zoo.infer.svi.convergence import (
     Z,
     gain,
     next_look,
-    upper,
 )
 
 RNG = np.random.default_rng(0)
@@ -44,8 +43,10 @@ def test_a_gain_has_the_error_of_paired_differences():
     assert change == pytest.approx(differences.mean())
     assert error == pytest.approx(differences.std(ddof=1) / math.sqrt(32))
     assert error < 0.5  # although each ELBO has a standard error of nine
-    assert upper(later, earlier) == pytest.approx(change + Z * error)
-    assert upper(earlier, later) == pytest.approx(Z * error)  # a loss is no gain
+    rule, both = Convergence(1.0), Convergence(1.0, both_ways=True)
+    assert rule.upper(later, earlier) == pytest.approx(change + Z * error)
+    assert rule.upper(earlier, later) == pytest.approx(Z * error)  # a loss is no gain
+    assert both.upper(earlier, later) == pytest.approx(change + Z * error)
 
 
 def test_looks_with_more_values_are_paired_with_the_first_of_them():
