@@ -16,7 +16,8 @@ from zoo.fit.result import Fitted, target_tensor
 from zoo.fit.tree import identified_slots
 from zoo.infer.predict.draws import Draws, draw_prior, log_likelihood, site_log_priors, slots_of
 from zoo.infer.predict.outputs import network_outputs
-from zoo.truth.reference import Truth, Values, joined_chains, truth
+from zoo.truth.criteria import Values
+from zoo.truth.reference import Truth, joined_chains, truth
 
 Array = NDArray[Any]
 

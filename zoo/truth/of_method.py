@@ -23,8 +23,9 @@ from zoo.fit.run import begin, train
 from zoo.network.bnn import BNN
 from zoo.network.slots import Slot
 from zoo.registry import get
+from zoo.truth.criteria import summary_table
 from zoo.truth.of_fit import truth_of
-from zoo.truth.reference import Truth, summary_table
+from zoo.truth.reference import Truth
 
 Array = NDArray[Any]
 
