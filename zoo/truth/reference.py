@@ -114,6 +114,7 @@ class Truth:
         attributes = {
             "key": self.key,
             "accepted": int(self.accepted),
+            "status": self.status,
             "reasons": json.dumps(self.reasons),
             "recipe": json.dumps(self.recipe),
             **{name: getattr(self.draws, name) for name in SECONDS},
@@ -138,7 +139,9 @@ class Truth:
             draws = Draws(
                 {str(k): v.values for k, v in tree["posterior"].data_vars.items()},
                 {str(k): v.values for k, v in tree["sample_stats"].data_vars.items()},
-                *(float(tree.attrs[name]) for name in SECONDS),
+                float(tree.attrs["warmup_seconds"]),
+                float(tree.attrs["sampling_seconds"]),
+                float(tree.attrs["compile_seconds"]),
                 json.loads(tree.attrs["recipe"]),
             )
             key = str(tree.attrs["key"])

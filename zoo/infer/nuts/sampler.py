@@ -11,6 +11,7 @@ coordinates estimates what the data say about each element, and the parameterisa
 (`zoo.infer.nuts.whitening`). The posterior stays the same.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import math
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from zoo.errors import ConfigError
+from zoo.errors import ConfigError, ZooError
 from zoo.infer.nuts.budget import Budget, BudgetError, num_workers
 from zoo.infer.nuts.chain import Chain, Compiled, Engine, Settings, ValueAndGradient, run_chain
 from zoo.infer.nuts.compiling import compile_density
@@ -346,7 +347,10 @@ class _Run:
         started = time.process_time()
         rng = np.random.default_rng(seed)
         number = num_paths(density.size)
-        given = [density.pack(point).numpy() for point in points]
+        given = []
+        for point in points:
+            with contextlib.suppress(ZooError):  # sites of an improper prior may be others
+                given.append(density.pack(point).numpy())
         wide = spread_out(np.stack(given)) if given else np.empty((0, density.size))
         prior = density.prior_points([int(s) for s in rng.integers(2**31, size=number // 2)])
         uniform = rng.uniform(-WIDTH, WIDTH, (number - len(prior), density.size))
@@ -361,7 +365,8 @@ class _Run:
             jittered(function, self._centre(density), seed)
         groups = group(function, paths, self.num_chains)
         self.pilot_seconds += time.process_time() - started
-        return choose(groups, self.num_chains), {"paths": len(paths), "path_groups": len(groups)}
+        said = {"paths": len(paths), "paths_from_fit": len(given), "path_groups": len(groups)}
+        return choose(groups, self.num_chains), said
 
     def _is_short(self, function: ValueAndGradient, start: NDArray[np.float64]) -> bool:
         """Return whether the chains take no longer than starting processes."""
