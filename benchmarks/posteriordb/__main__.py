@@ -27,6 +27,7 @@ from zoo.truth.reference import truth
 RESULTS = Path(__file__).parents[1] / "results"
 QUICK_ROUNDS = 1
 SAMPLES, QUICK_SAMPLES = 1000, 500
+MAX_SECONDS = 600.0
 
 
 def rows_of(posterior: Posterior, root: Path, *, quick: bool) -> list[dict[str, Any]]:
@@ -45,6 +46,7 @@ def rows_of(posterior: Posterior, root: Path, *, quick: bool) -> list[dict[str, 
         args,
         num_samples=QUICK_SAMPLES if quick else SAMPLES,
         accept=False,
+        max_seconds=MAX_SECONDS,
         executor="serial",
         cache=False,
         progress_bar=False,
@@ -88,13 +90,17 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     table = pd.DataFrame()
+    present = reference.names(root)
     for posterior in chosen(arguments.only):
+        if posterior.reference not in present:
+            print(f"not compared: {posterior.name} ({posterior.reference} is not in {root})")
+            continue
         rows = rows_of(posterior, root, quick=arguments.quick)
         table = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
         print(f"{posterior.name}: done", file=sys.stderr, flush=True)
     print(comparison.as_text(table))
     ported = {posterior.reference for posterior in POSTERIORS}
-    for name in reference.names(root):
+    for name in present:
         if name not in ported:
             print(f"not ported: {name} (no Pyro model in benchmarks/posteriordb/models.py)")
     print(machine_line())

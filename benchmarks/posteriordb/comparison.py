@@ -15,6 +15,9 @@ from dataclasses import dataclass
 import arviz_stats
 import numpy as np
 import pandas as pd
+import xarray
+
+from zoo.diagnostics.sampling import mcse_sd
 
 Draws = Mapping[str, np.ndarray]
 LIMIT = 5.0
@@ -45,12 +48,13 @@ def scalars(values: Draws) -> dict[str, np.ndarray]:
 def moments(draws: Draws) -> Moments:
     """Summarise draws of shape ``(chains, draws)`` by parameter."""
     stacked = np.stack(list(draws.values()), -1)
+    dataset = xarray.Dataset({"values": (("chain", "draw", "parameter"), stacked)})
     return Moments(
         tuple(draws),
         stacked.mean((0, 1)),
         stacked.std((0, 1), ddof=1),
         np.asarray(arviz_stats.mcse(stacked, method="mean")),
-        np.asarray(arviz_stats.mcse(stacked, method="sd")),
+        mcse_sd(dataset)["values"].to_numpy(),
     )
 
 

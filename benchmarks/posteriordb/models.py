@@ -85,6 +85,17 @@ def diamonds(X: Tensor, y: Tensor) -> None:
     _linear_response(X, y, b, sigma, intercept)
 
 
+def gp_poisson(x: Tensor, k: Tensor) -> None:
+    """Draw counts whose log rate is a Gaussian process."""
+    rho = pyro.sample("rho", dist.Gamma(x.new_tensor(25.0), x.new_tensor(4.0)))
+    alpha = pyro.sample("alpha", dist.HalfNormal(x.new_tensor(2.0)))
+    rho, alpha = rho[..., None, None], alpha[..., None, None]
+    covariance = alpha**2 * torch.exp(-0.5 * ((x[:, None] - x) / rho) ** 2)
+    factor = torch.linalg.cholesky(covariance + 1e-10 * torch.eye(len(x), dtype=x.dtype))
+    f = pyro.sample("f", dist.MultivariateNormal(x.new_zeros(len(x)), scale_tril=factor))
+    pyro.sample("k", dist.Poisson(f.exp()).to_event(1), obs=k)
+
+
 def _school_data(data: Data) -> tuple[Tensor, Tensor]:
     return _double(data["sigma"]), _double(data["y"])
 
@@ -117,6 +128,10 @@ def _nes_data(data: Data) -> tuple[Tensor, Tensor]:
 def _diamonds_data(data: Data) -> tuple[Tensor, Tensor]:
     X = _double(data["X"])[:, 1:]
     return X - X.mean(0), _double(data["Y"])
+
+
+def _gp_data(data: Data) -> tuple[Tensor, Tensor]:
+    return _double(data["x"]), _double(data["k"])
 
 
 def _double(values: Any) -> Tensor:
@@ -193,4 +208,5 @@ POSTERIORS = (
     Posterior(
         "diamonds", "diamonds-diamonds", diamonds, _diamonds_data, start=_shrunken_least_squares
     ),
+    Posterior("gp_pois_regr", "gp_pois_regr-gp_pois_regr", gp_poisson, _gp_data),
 )

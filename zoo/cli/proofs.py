@@ -39,10 +39,16 @@ def truth(
         typer.Option("--option", help="Setting of the method, as in 'zoo fit'; repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the data split and of the chains.")] = 0,
-    num_chains: Annotated[int, typer.Option(help="Number of chains.")] = 4,
+    num_chains: Annotated[int, typer.Option(help="Number of chains.")] = 8,
     num_samples: Annotated[
         int, typer.Option(help="Draws per chain; increased if they are too few.")
-    ] = 1000,
+    ] = 500,
+    max_seconds: Annotated[
+        float, typer.Option(help="Seconds for everything, from recording to the last draw.")
+    ] = 120.0,
+    reparameterise: Annotated[
+        bool, typer.Option(help="Whether hierarchical normal sites are whitened.")
+    ] = True,
     engine: Annotated[str, typer.Option(help="Sampler: nutpie or pyro.")] = "nutpie",
     executor: Executor = None,
     out: Annotated[Path | None, typer.Option(help="Write the draws to a netCDF file.")] = None,
@@ -50,35 +56,46 @@ def truth(
 ) -> None:
     """Sample the posterior of a method by NUTS.
 
-    The draws are checked against the closed form if there is one. An accepted truth is cached and
-    reused.
+    The answer is accepted, refused with the reason, or out of budget. The draws are checked against
+    the closed form if there is one. An accepted truth is cached and reused.
     """
+    from zoo.infer.nuts.budget import BudgetError
     from zoo.truth.of_method import entry_truth
 
     given: dict[str, Any] = {"data": data, "net": net, "likelihood": likelihood}
     given |= {"priors": parse_priors(priors), "options": parse_options(options)}
-    found = entry_truth(
-        method,
-        {"seed": seed} | {name: value for name, value in given.items() if value not in (None, {})},
-        seed=seed,
-        num_chains=num_chains,
-        num_samples=num_samples,
-        engine=engine,
-        executor=executor,
-        progress_bar=False if quiet else None,
-    )
+    try:
+        found = entry_truth(
+            method,
+            {"seed": seed}
+            | {name: value for name, value in given.items() if value not in (None, {})},
+            seed=seed,
+            num_chains=num_chains,
+            num_samples=num_samples,
+            max_seconds=max_seconds,
+            reparameterise=reparameterise,
+            engine=engine,
+            executor=executor,
+            progress_bar=False if quiet else None,
+        )
+    except BudgetError as error:  # before there were draws
+        typer.echo(f"fail    {error}")
+        typer.echo("truth   out of budget")
+        raise typer.Exit(NOT_TRUSTED) from None
     typer.echo(found.table.to_string(float_format=lambda value: f"{value:.4g}"))
     if found.exact_z is not None:
         typer.echo(
             f"closed form: largest difference {found.exact_z:.1f} Monte Carlo standard errors "
             "(up to 5 are expected)"
         )
+    for name, value in found.truth.recipe.items():
+        typer.echo(f"recipe  {name} = {value}")
     if out is not None:
         found.truth.save(out)
         typer.echo(f"draws   {out}")
     for reason in found.truth.reasons:
         typer.echo(f"fail    {reason}")
-    typer.echo(f"truth   {'accepted' if found.truth.accepted else 'not accepted'}")
+    typer.echo(f"truth   {found.truth.status}")
     if not found.is_right:
         raise typer.Exit(NOT_TRUSTED)
 

@@ -7,6 +7,7 @@ network give the same predictions.
 
 from functools import partial
 
+import arviz_stats
 import numpy as np
 import xarray
 from arviz_stats.base import array_stats
@@ -33,6 +34,20 @@ MAX_SATURATED = 0.01
 MIN_DRAWS = 4
 #: Default of nutpie and Stan, used if the root attribute ``max_tree_depth`` is missing.
 DEFAULT_TREE_DEPTH = 10
+
+
+def mcse_sd(posterior: xarray.Dataset) -> xarray.Dataset:
+    r"""Return the Monte Carlo standard error of the sd of every element.
+
+    With :math:`v = (x - \bar x)^2` it is :math:`\mathrm{sd}(v) / (2\,\mathrm{sd}(x) \sqrt S)`,
+    and :math:`S` is the effective sample size of :math:`v`. Errors that use the size of :math:`x`
+    itself are too small for draws that alternate around the mean, as those of NUTS do.
+    """
+    dims = ("chain", "draw")
+    squares = (posterior - posterior.mean(dims)) ** 2
+    size = arviz_stats.ess(posterior, method="sd")
+    error: xarray.Dataset = squares.std(dims) / (2 * np.sqrt(squares.mean(dims) * size))
+    return error
 
 
 def sampling_findings(truth: xarray.DataTree, names: list[str] | None = None) -> list[Finding]:

@@ -1,11 +1,13 @@
 """The truth of a fit: NUTS on the same model and data, as a tree with the groups of the fit."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import xarray
 from numpy.typing import NDArray
+from torch import Tensor
 
 from zoo.data import Dataset
 from zoo.errors import ConfigError
@@ -16,13 +18,16 @@ from zoo.fit.result import Fitted, target_tensor
 from zoo.fit.tree import identified_slots
 from zoo.infer.predict.draws import Draws, draw_prior, log_likelihood, site_log_priors, slots_of
 from zoo.infer.predict.outputs import network_outputs
-from zoo.truth.reference import Truth, Values, joined_chains, truth
+from zoo.truth.criteria import Values
+from zoo.truth.reference import Truth, joined_chains, truth
 
 Array = NDArray[Any]
 
 #: Largest number of unknowns and rows for NUTS.
 MAX_UNKNOWNS = 2000
 MAX_ROWS = 20_000
+#: Draws of a fit from which paths to starting points begin.
+NUM_POINTS = 8
 
 
 def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, xarray.DataTree]:
@@ -48,6 +53,7 @@ def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, x
             "a prior of this model is improper and has no proper counterpart, so NUTS cannot "
             "sample it. Give a proper one, such as SmoothLogUniform(-8, 2) for a log-uniform prior."
         )
+    options = {"points": points_of(fitted.draws.sites)} | options
     found = truth(sampled.model, sampled.data, quantities=sampled.quantities, **options)
     return found, sampled.tree(found)
 
@@ -55,6 +61,7 @@ def truth_of(fitted: Fitted, dataset: Dataset, **options: Any) -> tuple[Truth, x
 def truth_of_model(fitted: FittedModel, **options: Any) -> xarray.DataTree:
     """Sample the posterior of the model of a fit with NUTS; options as for `zoo.truth`."""
     args, kwargs = fitted.full.arguments
+    options = {"points": points_of(fitted.draws)} | options
     found = truth(fitted.full.model, args, kwargs, **options)
     like = fitted.guide.some_tensor
     values = {name: value.to(like) for name, value in joined_chains(found.draws.values).items()}
@@ -62,6 +69,14 @@ def truth_of_model(fitted: FittedModel, **options: Any) -> xarray.DataTree:
     tree = found.tree(joint.reshape(found.draws.stats["diverging"].shape))
     tree.attrs |= {"kind": "nuts", "identified": ", ".join(found.draws.values)}
     return tree
+
+
+def points_of(draws: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return some draws of a fit one by one, from which chains may start."""
+    number = min(NUM_POINTS, *(len(value) for value in draws.values()))
+    return [
+        {name: value[row].detach().cpu() for name, value in draws.items()} for row in range(number)
+    ]
 
 
 class _Sampled:

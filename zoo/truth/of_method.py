@@ -23,8 +23,9 @@ from zoo.fit.run import begin, train
 from zoo.network.bnn import BNN
 from zoo.network.slots import Slot
 from zoo.registry import get
+from zoo.truth.criteria import summary_table
 from zoo.truth.of_fit import truth_of
-from zoo.truth.reference import Truth, summary_table
+from zoo.truth.reference import Truth
 
 Array = NDArray[Any]
 
@@ -60,7 +61,8 @@ def entry_truth(method: str, given: Mapping[str, Any], **options: Any) -> EntryT
     values: dict[str, Any] = {} if "data" in given else dict(entry.small_problem)
     prepared = prepare(make_config(method=method, **(values | dict(given))))
     fitted = _fit_of(prepared, options.get("progress_bar"))
-    found, _ = truth_of(fitted, prepared.dataset, accept=False, **options)
+    # A fit that was not trained says nothing about where to start.
+    found, _ = truth_of(fitted, prepared.dataset, accept=False, **({"points": ()} | options))
     x, y = prepared.dataset.X_train, prepared.dataset.y_train
     exact = exact_posterior(prepared.assembly.model, x, y)
     return EntryTruth(

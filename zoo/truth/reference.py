@@ -1,65 +1,63 @@
-"""Reference posteriors by NUTS, accepted by published criteria or rejected with reasons.
+"""Reference posteriors by NUTS: accepted by published criteria, refused, or out of budget.
 
-Draws are accepted as a reference if, for every reported quantity, the rank-normalised R-hat
-is below 1.01 and bulk and tail effective sample sizes are at least 400 (Vehtari et al. 2021), if no
-transition after warm-up diverged, and if E-BFMI is above 0.3 in every chain (Betancourt 2016).
-Otherwise sampling is repeated with more draws or a higher acceptance target before it is rejected.
+Chains start in the modes that paths from dispersed points find. Draws that miss a criterion of
+`zoo.truth.criteria` are sampled again with more draws or a higher acceptance target, as long as the
+budget allows. Modes between which no chain moved are refused at once, with their weights.
 """
 
 import hashlib
 import importlib.metadata
 import json
-import operator
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import arviz_stats
 import numpy as np
-import pandas as pd
 import platformdirs
 import torch
 import xarray
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zoo.diagnostics.reading import labels
-from zoo.diagnostics.sampling import MAX_RHAT, MIN_BFMI, MIN_ESS
+from zoo.diagnostics.sampling import MIN_ESS
 from zoo.errors import ConfigError, StoreError, TruthError
 from zoo.fit.schema import read_tree, sampling_tree, write_tree
+from zoo.infer.nuts.budget import Budget, BudgetError
 from zoo.infer.nuts.chain import Engine
+from zoo.infer.nuts.compiling import fingerprint
 from zoo.infer.nuts.density import LogDensity
-from zoo.infer.nuts.sampler import Draws, fingerprint, sample_nuts
+from zoo.infer.nuts.sampler import Draws, sample_nuts
 from zoo.infer.recording import CANNOT
-
-Values = Mapping[str, NDArray[Any]]
-#: Maps draws by site, of shape ``(chains, draws, ...)``, to the reported quantities.
-Quantities = Callable[[Values], Values]
-
-#: Criteria of every element of a quantity: statistic, condition, limit. NaN meets none.
-CRITERIA = (
-    ("rhat", operator.lt, MAX_RHAT),
-    ("ess_bulk", operator.ge, MIN_ESS),
-    ("ess_tail", operator.ge, MIN_ESS),
+from zoo.truth.criteria import (
+    Quantities,
+    Values,
+    quantity_reasons,
+    sampler_reasons,
+    summarise,
 )
+from zoo.truth.modes import Mode, are_apart, columns, describe, find_modes, kept_chains
+
 #: Acceptance targets tried in turn while transitions diverge.
 CAREFUL_TARGETS = (0.95, 0.99)
+#: How much longer a draw takes at the next target.
+CAREFUL_COST = 2
 #: Largest number of attempts with more draws, and largest factor of their number.
-MAX_LONGER = 3
+MAX_LONGER = 2
 MAX_GROWTH = 8
+#: Default budget in seconds.
+MAX_SECONDS = 120.0
+#: Attempts are made if they may take this many times the seconds that are left.
+OPTIMISM = 1.2
 #: Environment variable with the cache directory.
 CACHE_VARIABLE = "ZOO_CACHE"
 #: Fields of the draws that are attributes of the tree.
 SECONDS = ("warmup_seconds", "sampling_seconds", "compile_seconds")
 #: Packages on which the draws depend.
 PACKAGES = ("torch", "pyro-ppl", "nutpie")
-#: Largest number of elements of a quantity named in a message, the worst first.
-MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,11 @@ class Truth:
     quantities
         The reported quantities by name, shape ``(chains, draws, ...)``.
     reasons
-        Reasons for rejection; empty if the truth is accepted.
+        Why the draws are not accepted; empty if they are.
+    is_out_of_budget
+        Whether more seconds might have helped.
+    modes
+        Modes between which no chain moved, the heaviest first; empty if there is one.
     summary
         Per quantity (dimension ``statistic``): mean, sd, their Monte Carlo errors, R-hat, bulk and
         tail ESS.
@@ -86,11 +88,20 @@ class Truth:
     reasons: tuple[str, ...]
     summary: xarray.Dataset
     key: str = ""
+    is_out_of_budget: bool = False
+    modes: tuple[Mode, ...] = ()
 
     @property
     def accepted(self) -> bool:
         """Whether all criteria are met."""
         return not self.reasons
+
+    @property
+    def status(self) -> str:
+        """``accepted``, ``refused`` or ``out of budget``."""
+        if self.accepted:
+            return "accepted"
+        return "out of budget" if self.is_out_of_budget else "refused"
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -103,6 +114,7 @@ class Truth:
         attributes = {
             "key": self.key,
             "accepted": int(self.accepted),
+            "status": self.status,
             "reasons": json.dumps(self.reasons),
             "recipe": json.dumps(self.recipe),
             **{name: getattr(self.draws, name) for name in SECONDS},
@@ -127,8 +139,10 @@ class Truth:
             draws = Draws(
                 {str(k): v.values for k, v in tree["posterior"].data_vars.items()},
                 {str(k): v.values for k, v in tree["sample_stats"].data_vars.items()},
-                recipe=json.loads(tree.attrs["recipe"]),
-                **{name: float(tree.attrs[name]) for name in SECONDS},
+                float(tree.attrs["warmup_seconds"]),
+                float(tree.attrs["sampling_seconds"]),
+                float(tree.attrs["compile_seconds"]),
+                json.loads(tree.attrs["recipe"]),
             )
             key = str(tree.attrs["key"])
         except (KeyError, ValueError) as error:
@@ -137,70 +151,38 @@ class Truth:
 
 
 def judge(draws: Draws, quantities: Quantities | None = None, *, key: str = "") -> Truth:
-    """Check draws against the criteria; by default every site is a reported quantity."""
+    """Check draws against the criteria; by default every site is a reported quantity.
+
+    Chains in modes that hold less than a thousandth of the mass are left out.
+    """
     reported = dict(draws.values if quantities is None else quantities(draws.values))
-    summary = _summarise(reported)
-    reasons = (*_sampler_reasons(draws.stats), *_quantity_reasons(summary))
-    return Truth(draws, reported, reasons, summary, key)
+    names, values = columns(reported)
+    reasons: list[str] = []
+    modes: list[Mode] = []
+    if draws.regions is not None and are_apart(values).any():
+        modes = find_modes(names, values, draws.regions())
+    if len(modes) > 1:
+        kept, said = kept_chains(modes), describe(modes, len(values))
+        if kept is None:
+            reasons = [said]
+        else:
+            draws, modes = _subset(draws, kept, said), []
+            reported = {name: value[list(kept)] for name, value in reported.items()}
+    summary = summarise(reported)
+    reasons += [*sampler_reasons(draws.stats), *quantity_reasons(summary)]
+    several = tuple(modes) if len(modes) > 1 else ()
+    return Truth(draws, reported, tuple(reasons), summary, key, modes=several)
 
 
-def _summarise(reported: Values) -> xarray.Dataset:
-    posterior = sampling_tree(reported, {}, {})["posterior"].to_dataset()
-    dims = ("chain", "draw")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about constant elements, which are not checked
-        parts = {
-            "mean": posterior.mean(dims),
-            "sd": posterior.std(dims, ddof=1),
-            "mcse_mean": arviz_stats.mcse(posterior, method="mean"),
-            "mcse_sd": arviz_stats.mcse(posterior, method="sd"),
-            "rhat": arviz_stats.rhat(posterior, method="rank"),
-            "ess_bulk": arviz_stats.ess(posterior, method="bulk"),
-            "ess_tail": arviz_stats.ess(posterior, method="tail"),
-        }
-    joined: xarray.Dataset = xarray.concat(
-        list(parts.values()), dim=xarray.DataArray(list(parts), dims="statistic", name="statistic")
+def _subset(draws: Draws, chains: Sequence[int], note: str) -> Draws:
+    rows = list(chains)
+    return replace(
+        draws,
+        values={name: value[rows] for name, value in draws.values.items()},
+        stats={name: value[rows] for name, value in draws.stats.items()},
+        recipe=draws.recipe | {"num_chains": len(rows), "left_out": note},
+        regions=None,
     )
-    return joined
-
-
-def _sampler_reasons(stats: Values) -> list[str]:
-    reasons = []
-    divergences = int(stats["diverging"].sum())
-    if divergences:
-        reasons.append(f"{divergences} of {stats['diverging'].size} transitions diverged (limit 0)")
-    if np.isnan(stats["energy"]).all():  # not reported by this engine
-        return reasons
-    tree = sampling_tree({}, {"energy": stats["energy"]}, {})
-    lowest = float(np.min(arviz_stats.bfmi(tree)["energy"].values))
-    if not lowest > MIN_BFMI:
-        reasons.append(f"E-BFMI is {lowest:.2f} in one chain (limit {MIN_BFMI})")
-    return reasons
-
-
-def _quantity_reasons(summary: xarray.Dataset) -> list[str]:
-    reasons = []
-    for name in summary.data_vars:
-        table = summary_table(summary[[name]])
-        table = table[table["sd"] > 0]  # without constants, as the diagonal of a correlation matrix
-        for statistic, meets, limit in CRITERIA:
-            bad = table.loc[~meets(table[statistic], limit), statistic]
-            if len(bad):
-                worst = bad.sort_values(ascending=meets is operator.ge)[:MAX_NAMED]
-                named = ", ".join(f"{label} {value:.4g}" for label, value in worst.items())
-                more = f" and {len(bad) - len(worst)} more" if len(bad) > len(worst) else ""
-                reasons.append(f"{statistic} of {named}{more} (limit {limit})")
-    return reasons
-
-
-def summary_table(summary: xarray.Dataset) -> pd.DataFrame:
-    """Return the statistics with one row per element of the quantities."""
-    statistics = summary["statistic"].to_numpy().tolist()
-    rows: dict[str, NDArray[Any]] = {}
-    for array in summary.data_vars.values():
-        elements = array.to_numpy().reshape(len(statistics), -1).T
-        rows |= zip(labels(array[0]), elements, strict=True)
-    return pd.DataFrame.from_dict(rows, orient="index", columns=statistics)
 
 
 def joined_chains(values: Values) -> dict[str, Tensor]:
@@ -215,9 +197,9 @@ def truth(
     *,
     quantities: Quantities | None = None,
     accept: bool = True,
-    num_chains: int = 4,
-    num_warmup: int = 1000,
-    num_samples: int = 1000,
+    num_chains: int = 8,
+    num_warmup: int = 500,
+    num_samples: int = 500,
     target_accept: float = 0.8,
     max_tree_depth: int = 10,
     reparameterise: bool = True,
@@ -226,6 +208,8 @@ def truth(
     executor: Executor | str | None = None,
     progress_bar: bool | None = None,
     init: Mapping[str, Any] | None = None,
+    points: Sequence[Mapping[str, Any]] = (),
+    max_seconds: float = MAX_SECONDS,
     cache: str | Path | bool = True,
 ) -> Truth:
     """Return a reference posterior of any Pyro model with continuous latent sites.
@@ -242,19 +226,26 @@ def truth(
         returned with ``reasons``.
     num_chains, num_warmup, num_samples, target_accept, max_tree_depth, reparameterise, seed, engine
         Initial settings, see `zoo.infer.nuts.sampler.sample_nuts`; they are raised if needed.
-    executor, progress_bar, init
-        See `zoo.infer.nuts.sampler.sample_nuts`.
+    executor, progress_bar, init, points
+        See `zoo.infer.nuts.sampler.sample_nuts`. Without ``init`` the starts are dispersed.
+    max_seconds
+        Wall-clock seconds for everything: recording, compilation, warm-up and all attempts. If they
+        do not suffice, the answer is "out of budget", with what was reached and an estimate of what
+        would be needed. Only recording and compiling cannot be interrupted.
     cache
         Cache directory; True for the value of ``ZOO_CACHE`` or the user's cache directory; False
         for no cache.
 
     Raises
     ------
+    BudgetError
+        A `TruthError`: out of budget before there were draws.
     TruthError
         If the criteria are still not met at the end.
     ZooError
         If the model cannot be sampled.
     """
+    budget = Budget(max_seconds)
     if num_chains < 2:
         raise ConfigError(f"a truth needs at least 2 chains. Got num_chains={num_chains}.")
     options: dict[str, Any] = {
@@ -279,37 +270,68 @@ def truth(
             executor=executor,
             progress_bar=progress_bar,
             init=init,
+            points=points,
+            dispersed=True,
         )
-        found = _escalate(sample, options, quantities, key)
+        found = _escalate(sample, options, quantities, key, budget)
         if path is not None and found.accepted:
             path.parent.mkdir(parents=True, exist_ok=True)
             found.save(path)
     if accept and not found.accepted:
-        raise TruthError(
-            f"the draws are not accepted as a truth: {'; '.join(found.reasons)}. Reparameterise "
-            "the model, report identified quantities only (quantities=), or use the draws as they "
-            "are (accept=False)."
-        )
+        raise _refusal(found)
     return found
 
 
+def _refusal(found: Truth) -> TruthError:
+    said = "; ".join(found.reasons)
+    if found.is_out_of_budget:
+        return BudgetError(f"{said}. Raise max_seconds, or use the draws as they are.")
+    return TruthError(
+        f"the draws are not accepted as a truth: {said}. Reparameterise the model, report "
+        "identified quantities only (quantities=), or use the draws as they are (accept=False)."
+    )
+
+
 def _escalate(
-    sample: Callable[..., Draws], options: dict[str, Any], quantities: Quantities | None, key: str
+    sample: Callable[..., Draws],
+    options: dict[str, Any],
+    quantities: Quantities | None,
+    key: str,
+    budget: Budget,
 ) -> Truth:
     """Sample, with higher acceptance targets after divergences and more draws if needed."""
     options = dict(options)
     targets = [target for target in CAREFUL_TARGETS if target > options["target_accept"]]
     longer = 0
     while True:
-        found = judge(sample(**options), quantities, key=key)
-        careless = bool(_sampler_reasons(found.draws.stats))
-        if careless and targets:
-            options |= {"target_accept": targets.pop(0), "num_warmup": 2 * options["num_warmup"]}
-        elif not careless and not found.accepted and longer < MAX_LONGER:
-            longer += 1
-            options["num_samples"] *= _growth(found.summary)
-        else:
+        before = budget.spent
+        found = judge(sample(**options, max_seconds=budget.left), quantities, key=key)
+        careless = bool(sampler_reasons(found.draws.stats))
+        if found.accepted or found.modes:
             return found
+        if careless and targets:
+            factor = 2 * CAREFUL_COST
+            options |= {"target_accept": targets.pop(0), "num_warmup": 2 * options["num_warmup"]}
+        elif not careless and longer < MAX_LONGER:
+            longer += 1
+            factor = _growth(found.summary)
+            options["num_samples"] *= factor
+        elif found.draws.is_complete:
+            return found
+        else:
+            factor = 1
+        needed = factor * (budget.spent - before)
+        if not found.draws.is_complete or needed > OPTIMISM * budget.left:
+            return _out_of_budget(found, budget, needed)
+
+
+def _out_of_budget(found: Truth, budget: Budget, needed: float) -> Truth:
+    chains, draws = found.draws.stats["diverging"].shape
+    note = (
+        f"out of budget: {budget.spent:.0f} of {budget.seconds:.0f} s gave {chains} chains of "
+        f"{draws} draws, and about {needed:.0f} s more would be needed"
+    )
+    return replace(found, reasons=(note, *found.reasons), is_out_of_budget=True)
 
 
 def _growth(summary: xarray.Dataset) -> int:

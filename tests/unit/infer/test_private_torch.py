@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from zoo.infer import private_torch
+from zoo.infer.nuts.compiling import compile_density
 from zoo.infer.nuts.density import LogDensity
 from zoo.infer.nuts.native import Native, Program
-from zoo.infer.nuts.sampler import compile_density, sample_nuts
+from zoo.infer.nuts.sampler import sample_nuts
 from zoo.infer.private_torch import PrivateNameError, compile_graph, fused_adam_step
 from zoo.infer.recording import record
 from zoo.infer.svi.optimizer import FusedAdam

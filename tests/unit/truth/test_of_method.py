@@ -8,8 +8,8 @@ import xarray
 from torch import nn
 
 import zoo
+from zoo.truth.criteria import summary_table
 from zoo.truth.of_method import EntryTruth, _largest_z, exact_posterior
-from zoo.truth.reference import summary_table
 
 NOISE = 0.7
 

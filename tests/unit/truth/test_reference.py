@@ -1,5 +1,7 @@
 """A truth meets the published criteria, or is refused with numbers."""
 
+import dataclasses
+
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -8,6 +10,7 @@ import torch
 
 import zoo
 from zoo.errors import ConfigError, StoreError, TruthError
+from zoo.infer.nuts.budget import Budget, BudgetError
 from zoo.infer.nuts.sampler import Draws, sample_nuts
 from zoo.truth import reference as ground_truth
 from zoo.truth.reference import Truth, judge, truth
@@ -132,7 +135,7 @@ def test_divergences_are_met_with_more_care_before_they_are_refused(monkeypatch)
     monkeypatch.setattr(ground_truth, "sample_nuts", sample)
     with pytest.raises(TruthError, match="2000 of 2000 transitions diverged"):
         truth(location, (Y,), cache=False)
-    assert tried == [(0.8, 1000, 1000), (0.95, 2000, 1000), (0.99, 4000, 1000)]
+    assert tried == [(0.8, 500, 500), (0.95, 1000, 500), (0.99, 2000, 500)]
 
 
 def test_draws_that_are_not_accepted_can_be_had(monkeypatch):
@@ -153,7 +156,77 @@ def test_more_draws_are_taken_only_so_many_times(monkeypatch):
     monkeypatch.setattr(ground_truth, "sample_nuts", sample)
     truth(location, (Y,), cache=False, accept=False)
     growth = ground_truth.MAX_GROWTH
-    assert tried == [1000 * growth**k for k in range(ground_truth.MAX_LONGER + 1)]
+    assert tried == [500 * growth**k for k in range(ground_truth.MAX_LONGER + 1)]
+
+
+def two_modes(weight):
+    z = pyro.sample("z", dist.Normal(torch.zeros(2), 10.0).to_event(1))
+    left = dist.Normal(-5.0, 0.5).log_prob(z).sum() + torch.log(1 - weight)
+    right = dist.Normal(5.0, 0.5).log_prob(z).sum() + torch.log(weight)
+    pyro.factor("sides", torch.logaddexp(left, right))
+
+
+@pytest.mark.parametrize("weight", [0.5, 0.9])
+def test_modes_between_which_no_chain_moves_are_named_and_weighed(weight, counted):
+    given = torch.tensor(weight, dtype=torch.float64)
+    found = truth(two_modes, (given,), cache=False, accept=False, executor="serial")
+    assert found.status == "refused"
+    assert len(counted) == 1  # more draws would not help
+    assert found.reasons[0].startswith("2 modes between which no chain moved: z[")
+    assert sorted(chain for mode in found.modes for chain in mode.chains) == list(range(8))
+    heavier = max(weight, 1 - weight)
+    # Bridge sampling in two dimensions with 4 x 250 draws: errors are below one per cent.
+    assert found.modes[0].weight == pytest.approx(heavier, abs=0.02)
+
+
+def test_modes_that_the_quantities_do_not_tell_apart_are_accepted():
+    weight = torch.tensor(0.5, dtype=torch.float64)
+    found = truth(
+        two_modes,
+        (weight,),
+        cache=False,
+        executor="serial",
+        quantities=lambda values: {"size": np.abs(values["z"])},
+    )
+    assert found.accepted
+    assert float(found.summary["size"].sel(statistic="mean")[0]) == pytest.approx(5.0, abs=0.05)
+
+
+def test_mode_without_mass_is_left_out_and_that_is_recorded():
+    weight = torch.tensor(1 - 1e-4, dtype=torch.float64)
+    found = truth(two_modes, (weight,), cache=False, executor="serial")
+    assert found.accepted
+    assert found.draws.values["z"].min() > 0
+    assert found.recipe["num_chains"] == 4
+    assert "weight 0.0001" in found.recipe["left_out"]
+
+
+def test_budget_that_is_spent_is_said_with_what_was_reached(monkeypatch):
+    seconds = iter([0.0, 100.0])
+
+    def sample(*args, max_seconds, **kwargs):
+        monkeypatch.setattr(Budget, "spent", next(seconds) + 50.0)
+        return made_up({"z": np.cumsum(independent(), axis=1)})
+
+    monkeypatch.setattr(ground_truth, "sample_nuts", sample)
+    monkeypatch.setattr(Budget, "spent", 0.0)
+    found = truth(location, (Y,), cache=False, accept=False)
+    assert found.status == "out of budget"
+    # The attempt took 50 s, and eight times as many draws are needed.
+    note = "out of budget: 50 of 120 s gave 4 chains of 500 draws, and about 400 s more"
+    assert found.reasons[0].startswith(note)
+
+
+def test_chains_that_were_stopped_are_out_of_budget_unless_they_suffice(monkeypatch):
+    enough = dataclasses.replace(made_up({"z": independent()}), is_complete=False)
+    monkeypatch.setattr(ground_truth, "sample_nuts", lambda *args, **kwargs: enough)
+    assert truth(location, (Y,), cache=False, accept=False).accepted
+    walk = np.cumsum(independent(), axis=1)
+    too_few = dataclasses.replace(made_up({"z": walk}), is_complete=False)
+    monkeypatch.setattr(ground_truth, "sample_nuts", lambda *args, **kwargs: too_few)
+    assert truth(location, (Y,), cache=False, accept=False).status == "out of budget"
+    with pytest.raises(BudgetError, match="out of budget"):
+        truth(location, (Y,), cache=False)
 
 
 def test_whitened_funnel_is_accepted_and_exact():

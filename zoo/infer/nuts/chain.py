@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import GraphModule
 
-from zoo.errors import ZooError
 from zoo.infer import private_nutpie
-from zoo.infer.nuts.native import Native, Program
+from zoo.infer.nuts.native import Native, Program, nan_if_singular
 from zoo.infer.recording import Backend
 from zoo.infer.rng import seeded
 from zoo.infer.tasks.running import Report
@@ -30,14 +29,10 @@ Engine = Literal["nutpie", "pyro"]
 #: A function of one point that returns the log density and its gradient.
 ValueAndGradient = Callable[[Array], tuple[float, Array]]
 
-#: Half-width of the uniform jitter of initial points, and number of attempts.
-JITTER = 1.0
-MAX_TRIES = 100
-
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a chain."""
+    """Settings of a chain; it is stopped after ``max_seconds`` with the draws it has."""
 
     num_warmup: int = 1000
     num_samples: int = 1000
@@ -45,6 +40,7 @@ class Settings:
     max_tree_depth: int = 10
     low_rank: bool = True
     engine: Engine = "nutpie"
+    max_seconds: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,7 @@ class Compiled:
                 del _PROGRAMS[next(iter(_PROGRAMS))]
         return found.function()
 
+    @nan_if_singular
     def _replay(self, flat: Array) -> tuple[float, Array]:
         with torch.no_grad():
             value, slope = self.graph(torch.from_numpy(flat))
@@ -80,45 +77,34 @@ MAX_PROGRAMS = 4
 
 @dataclass(frozen=True)
 class Chain:
-    """Flat draws of one chain and their statistics; times are CPU seconds."""
+    """Flat draws of one chain and their statistics; times are CPU seconds.
+
+    A chain that was stopped has fewer draws; ``num_done`` counts all, with those of the warm-up.
+    """
 
     draws: Array
     stats: dict[str, NDArray[Any]]
     warmup_seconds: float
     sampling_seconds: float
+    num_done: int
 
 
 def run_chain(
     density: Compiled | ValueAndGradient,
-    centre: Array,
+    start: Array,
     seed: int,
     settings: Settings,
     report: Report | None = None,
 ) -> Chain:
-    """Run one chain from a jittered centre; the number of draws is reported after each of them."""
+    """Run one chain from a point; the number of draws is reported after each of them."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         function = density.function() if isinstance(density, Compiled) else density
-        start = initial_point(function, centre, seed)
         run = {"nutpie": _run_nutpie, "pyro": _run_pyro}[settings.engine]
         return run(function, start, seed, settings, report or (lambda done: None))
     finally:
         torch.set_num_threads(threads)
-
-
-def initial_point(function: ValueAndGradient, centre: Array, seed: int) -> Array:
-    """Return a jittered point at which density and gradient are finite."""
-    rng = np.random.default_rng(seed)
-    for _ in range(MAX_TRIES):
-        point: Array = centre + rng.uniform(-JITTER, JITTER, len(centre))
-        value, slope = function(point)
-        if math.isfinite(value) and np.isfinite(slope).all():
-            return point
-    raise ZooError(
-        f"the log density is not finite at any of {MAX_TRIES} initial points. Check that the "
-        "observations are in the support of their distribution, or give a starting value (init)."
-    )
 
 
 class _Clock:
@@ -130,12 +116,21 @@ class _Clock:
 
     def tick(self) -> None:
         self.times.append(time.process_time())
-        self.report(len(self.times) - 1)
+        self.report(self.num_done)
+
+    @property
+    def num_done(self) -> int:
+        """Number of draws so far."""
+        return len(self.times) - 1
 
     def seconds(self) -> tuple[float, float]:
         """Return the CPU seconds of warm-up and sampling."""
-        boundary = self.times[-1 - self.settings.num_samples]
+        boundary = self.times[min(self.settings.num_warmup, len(self.times) - 1)]
         return boundary - self.times[0], self.times[-1] - boundary
+
+
+class _OutOfTimeError(Exception):
+    """Ends Pyro's sampler, which cannot be stopped from outside."""
 
 
 class _NotFiniteError(ValueError):
@@ -160,6 +155,7 @@ def _run_nutpie(
     function: ValueAndGradient, start: Array, seed: int, settings: Settings, report: Report
 ) -> Chain:
     clock = _Clock(settings, report)
+    function = function if isinstance(function, Native) else _Stoppable(function)
     sampler = _begin_nutpie(
         function,
         start,
@@ -177,16 +173,47 @@ def _run_nutpie(
         blocking=False,
     )
     try:
-        trace = sampler.wait()
+        trace = _wait(sampler, function, settings.max_seconds)
     except BaseException:
+        function.stop()
         sampler.cancel()
         raise
+    if "posterior" not in trace.groups():
+        empty = {ours: np.empty(0) for ours in _STATISTICS.values()}
+        return Chain(np.empty((0, len(start))), empty, *clock.seconds(), clock.num_done)
     stats = trace["sample_stats"]
     return Chain(
         np.asarray(trace["posterior"]["flat"].values[0]),
         {ours: np.asarray(stats[theirs].values[0]) for theirs, ours in _STATISTICS.items()},
         *clock.seconds(),
+        clock.num_done,
     )
+
+
+class _Stoppable:
+    """A density in Python that can be told to fail, which ends a trajectory at once."""
+
+    def __init__(self, function: ValueAndGradient) -> None:
+        self._function, self._stopped = function, False
+
+    def __call__(self, flat: Array) -> tuple[float, Array]:
+        return (math.nan, flat) if self._stopped else self._function(flat)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+
+def _wait(sampler: Any, function: "Native | _Stoppable", max_seconds: float) -> Any:
+    """Return the trace at the end, or what there is of it when the time is over."""
+    try:
+        return sampler.wait(timeout=None if math.isinf(max_seconds) else max_seconds)
+    except TimeoutError:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about empty arrays
+            trace = sampler.inspect()
+        function.stop()
+        sampler.cancel()
+        return trace
 
 
 def _begin_nutpie(function: ValueAndGradient, start: Array, clock: _Clock, **options: Any) -> Any:
@@ -231,6 +258,7 @@ def _run_pyro(
     from pyro.infer import MCMC, NUTS
 
     clock = _Clock(settings, report)
+    deadline = time.monotonic() + settings.max_seconds
     gradients = 0
 
     class Potential(torch.autograd.Function):
@@ -238,6 +266,8 @@ def _run_pyro(
         def forward(ctx: Any, flat: Tensor) -> Tensor:
             nonlocal gradients
             gradients += 1
+            if time.monotonic() > deadline:
+                raise _OutOfTimeError
             value, slope = function(flat.detach().numpy())
             ctx.save_for_backward(-torch.from_numpy(slope))
             return flat.new_tensor(-value)
@@ -272,7 +302,11 @@ def _run_pyro(
             hook_fn=hook,
             disable_progbar=True,
         )
-        mcmc.run()
+        try:
+            mcmc.run()
+        except _OutOfTimeError:  # Pyro loses the draws
+            empty = {name: np.empty(0) for name in _STATISTICS.values()}
+            return Chain(np.empty((0, len(start))), empty, *clock.seconds(), clock.num_done)
     draws = mcmc.get_samples()["flat"].numpy()
     num_steps = np.diff(counts)[-settings.num_samples :]
     diverging = np.zeros(settings.num_samples, dtype=bool)
@@ -288,4 +322,4 @@ def _run_pyro(
         "acceptance_rate": unknown,
         "lp": np.array([function(draw)[0] for draw in draws]),
     }
-    return Chain(draws, stats, *clock.seconds())
+    return Chain(draws, stats, *clock.seconds(), clock.num_done)

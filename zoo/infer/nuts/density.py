@@ -31,18 +31,23 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import biject_to
+from torch.distributions import Normal, biject_to
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoo.errors import ZooError
+from zoo.infer.nuts.native import nan_if_singular
 from zoo.infer.nuts.whitening import (
     Factor,
     Hint,
+    apply_factor,
     find_factors,
     normal_base,
     regress,
     site_transform,
+    slope_of_product,
+    spread_of,
+    support_of,
 )
 from zoo.infer.recording import CANNOT, cause_of
 from zoo.infer.rng import seeded
@@ -160,16 +165,16 @@ class LogDensity:
     def _trace(self) -> Any:
         return poutine.trace(self.model).get_trace(*self.args, **self.kwargs)
 
-    def _trace_under(self, handler: Messenger) -> Any:
-        with self._running(), handler:
+    def _trace_under(self, handler: Messenger, seed: int = 0) -> Any:
+        with self._running(seed), handler:
             return self._trace()
 
     @contextlib.contextmanager
-    def _running(self) -> Iterator[None]:
+    def _running(self, seed: int = 0) -> Iterator[None]:
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            with pyro.validation_enabled(False), seeded(0, torch.device("cpu")):
+            with pyro.validation_enabled(False), seeded(seed, torch.device("cpu")):
                 yield
         except CANNOT as error:
             if isinstance(error, ZooError):
@@ -194,6 +199,19 @@ class LogDensity:
         with torch.no_grad(), self._running(), handler:
             self.model(*self.args, **self.kwargs)
         return torch.cat([handler.pieces[site.name] for site in self.sites])
+
+    def prior_points(self, seeds: Sequence[int]) -> Array:
+        """Return flat vectors of draws of the prior, one per row; flat priors give one value.
+
+        Draws at which the model fails are left out.
+        """
+        rows = []
+        for seed in seeds:
+            with contextlib.suppress(ZooError):
+                trace = self._trace_under(InitMessenger(_first_value), seed)
+                values = {site.name: trace.nodes[site.name]["value"] for site in self.sites}
+                rows.append(self.pack(values).numpy())
+        return np.stack(rows) if rows else np.empty((0, self.size))
 
     def unpack(self, flat: Tensor | Array) -> dict[str, Array]:
         """Return constrained values by site; leading dimensions of ``flat`` are kept."""
@@ -247,10 +265,11 @@ class LogDensity:
             first, second = (normal_base(trace.nodes[site.name]["fn"]) for trace in traces)
             if first is None or second is None:
                 continue
-            if torch.equal(first.loc, second.loc) and torch.equal(first.scale, second.scale):
-                fixed.append(site.name)
-            else:
+            pairs = (first.loc, second.loc), (spread_of(first), spread_of(second))
+            if not all(torch.equal(*pair) for pair in pairs):
                 moving.add(site.name)
+            elif isinstance(first, Normal):
+                fixed.append(site.name)
         return moving, self._find_factors(fixed, traces[0])
 
     def _find_factors(self, fixed: Sequence[str], example: Any) -> dict[str, Factor]:
@@ -287,23 +306,25 @@ class LogDensity:
             for name, slope in zip(names, self._rest_gradients(given, names), strict=True):
                 with torch.no_grad():
                     factor = factors[name](given) if name in factors else 1.0
-                    values[name].append(given[name] * factor)
-                    slopes[name].append(slope / factor)
+                    values[name].append(apply_factor(factor, given[name]))
+                    slopes[name].append(slope_of_product(factor, slope))
         return {
             name: regress(torch.stack(values[name]), torch.stack(slopes[name])) for name in names
         }
 
     def _rest_gradients(self, values: dict[str, Tensor], names: Sequence[str]) -> list[Tensor]:
+        """Return the gradients of the log joint without the prior of each site."""
         leaves = [values[name].requires_grad_() for name in names]
         trace = self._trace_of(values)
         with self._running():
-            joint = torch.as_tensor(trace.log_prob_sum())
-        gradients = torch.autograd.grad(joint, leaves)
+            trace.compute_log_prob()
+        parts = {n: node["log_prob_sum"] for n, node in trace.nodes.items() if "log_prob" in node}
         rest = []
-        for name, leaf, gradient in zip(names, leaves, gradients, strict=True):
-            normal = normal_base(trace.nodes[name]["fn"])
-            assert normal is not None
-            rest.append((gradient + (leaf - normal.loc) / normal.scale**2).detach())
+        for name, leaf in zip(names, leaves, strict=True):
+            others = [part for n, part in parts.items() if n != name]
+            total = torch.stack([(0 * leaf).sum(), *others]).sum()  # the rest may be nothing
+            (slope,) = torch.autograd.grad(total, leaf, retain_graph=True)
+            rest.append(slope)
         return rest
 
     def _handler(self, flat: Tensor) -> _FromFlat:
@@ -338,6 +359,7 @@ class LogDensity:
             except CANNOT:
                 return torch.stack([self(point) for point in points]).numpy()
 
+    @nan_if_singular
     def eager(self, flat: Array) -> tuple[float, Array]:
         """Return value and gradient by running the model under autograd."""
         leaf = torch.from_numpy(np.array(flat)).requires_grad_()
@@ -368,7 +390,7 @@ def _first_value(site: Mapping[str, Any]) -> Tensor:
     try:
         value: Tensor = site["fn"]()
     except NotImplementedError:
-        bijection = biject_to(site["fn"].support)
+        bijection = biject_to(support_of(site["fn"]))
         value = bijection(torch.zeros(bijection.inverse_shape(site["fn"].shape())))
     return value
 
@@ -388,7 +410,7 @@ def _latent_sites(trace: Any) -> list[Site]:
             continue
         if node["is_observed"]:
             continue
-        support = node["fn"].support
+        support = support_of(node["fn"])
         if support is None or support.is_discrete or node["infer"].get("enumerate"):
             raise ZooError(
                 f"latent site {name!r} ({type(node['fn']).__name__}) is discrete. Only continuous "

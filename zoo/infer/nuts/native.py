@@ -12,6 +12,7 @@ that needs other operations of torch is called from Python.
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import GraphModule
 
+from zoo.errors import ZooError
 from zoo.infer.private_torch import (
     Handle,
     InductorCode,
@@ -42,6 +44,26 @@ _TORCH_CALLS: dict[Any, tuple[str, tuple[str, ...]]] = {
     aten.addmm.out: ("aoti_torch_cpu_addmm_out", ("beta", "alpha")),
     aten.baddbmm.out: ("aoti_torch_cpu_baddbmm_out", ("beta", "alpha")),
 }
+
+
+_SINGULAR: Any = vars(torch.linalg)["LinAlgError"]  # public, but its type is not exported
+
+
+def nan_if_singular(
+    function: Callable[[Any, Array], tuple[float, Array]],
+) -> Callable[[Any, Array], tuple[float, Array]]:
+    """Make a density not a number where a matrix has no factorisation, instead of failing."""
+
+    @functools.wraps(function)
+    def guarded(self: Any, flat: Array) -> tuple[float, Array]:
+        try:
+            return function(self, flat)
+        except (_SINGULAR, ZooError) as error:
+            if not isinstance(error, _SINGULAR) and not isinstance(error.__cause__, _SINGULAR):
+                raise
+            return math.nan, np.full(len(flat), math.nan)
+
+    return guarded
 
 
 class NotNativeError(RuntimeError):
@@ -104,14 +126,15 @@ class _Recorder:
 
 
 #: The density, with the signature that nutpie expects. It returns 0, or 1 if the density is not
-#: finite, which ends a trajectory, or -1 if an operation failed. ``m`` holds the addresses of the
-#: argument, of value and gradient, and of the calls.
+#: finite or the flag is set, which ends a trajectory, or -1 if an operation failed. ``m`` holds the
+#: addresses of the argument, of value and gradient, of the flag, and of the calls.
 _SOURCE = """
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 
 extern "C" int density(size_t n, const double* x, double* slope, double* value, void** m) {{
+  if (*static_cast<volatile int*>(m[3])) return 1;
   try {{
     std::memcpy(m[0], x, n * sizeof(double));
     {calls}
@@ -136,7 +159,9 @@ class Native:
     def __init__(
         self, recorder: _Recorder, point: Tensor, value: Tensor, slope: Tensor, size: int
     ) -> None:
+        self._stop = np.zeros(1, dtype=np.int32)
         table = [tensor.data_ptr() for tensor in (point, value, slope)]
+        table.append(int(self._stop.ctypes.data))
         lines = []
         for call in recorder.calls:
             lines.append(call.source(len(table)))
@@ -147,6 +172,10 @@ class Native:
         self.size = size
         self.address = address_of(self._function)
         self.memory = int(self._table.ctypes.data)
+
+    def stop(self) -> None:
+        """End the chain that uses the function: from now on no density is finite."""
+        self._stop[0] = 1
 
     def __call__(self, flat: Array) -> tuple[float, Array]:
         """Return value and gradient."""
@@ -172,6 +201,7 @@ class Program:
         self._code = InductorCode(graph, self._example())
         self._is_native = self._agrees()
 
+    @nan_if_singular
     def __call__(self, flat: Array) -> tuple[float, Array]:
         """Return value and gradient, as computed by Inductor."""
         value, slope = self._code(torch.from_numpy(flat))

@@ -11,27 +11,39 @@ coordinates estimates what the data say about each element, and the parameterisa
 (`zoo.infer.nuts.whitening`). The posterior stays the same.
 """
 
-import hashlib
+import contextlib
 import importlib
 import importlib.util
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from zoo.errors import ConfigError
+from zoo.errors import ConfigError, ZooError
+from zoo.infer.nuts.budget import Budget, BudgetError, num_workers
 from zoo.infer.nuts.chain import Chain, Compiled, Engine, Settings, ValueAndGradient, run_chain
+from zoo.infer.nuts.compiling import compile_density
 from zoo.infer.nuts.density import LogDensity
+from zoo.infer.nuts.regions import Regions, find_regions
+from zoo.infer.nuts.starts import (
+    WIDTH,
+    choose,
+    follow,
+    group,
+    jittered,
+    num_paths,
+    spread_out,
+)
 from zoo.infer.nuts.whitening import Hint
-from zoo.infer.recording import CANNOT, Backend, cause_of
+from zoo.infer.recording import Backend
 from zoo.infer.tasks.executor import SerialExecutor
 from zoo.infer.tasks.running import run_tasks
 
@@ -43,8 +55,16 @@ PILOT_ROWS = 100
 #: correlations; and smallest ratio of the draws of the run to those of the two chains.
 TRIAL_WARMUP = 300
 TRIAL_SAMPLES = 100
-TRIAL_GAIN = 1.1
+TRIAL_GAIN = 1.25
 TRIAL_WORTH = 2
+#: Shares of the budget that each trial chain and the paths may take.
+TRIAL_SHARE = 0.1
+PATHS_SHARE = 0.2
+#: Fewest draws of a chain that was stopped.
+MIN_DRAWS = 4
+#: Chains that take no longer than this run in this process, at so many steps per draw.
+SHORT_SECONDS = 10.0
+STEPS_PER_DRAW = 20
 
 
 @dataclass(frozen=True)
@@ -62,7 +82,12 @@ class Draws:
     compile_seconds
         Wall-clock seconds of recording and compiling.
     recipe
-        Settings of the sampler.
+        Settings of the sampler, and what it did: sites that were reparameterised, number of paths
+        and of their groups, kind of mass matrix.
+    regions
+        Computes the regions in which the chains stayed; None if they are not known any more.
+    is_complete
+        Whether no chain was stopped before its end.
     """
 
     values: dict[str, NDArray[Any]]
@@ -71,6 +96,8 @@ class Draws:
     sampling_seconds: float
     compile_seconds: float
     recipe: dict[str, Any]
+    regions: Callable[[], Regions] | None = None
+    is_complete: bool = True
 
     @property
     def num_divergences(self) -> int:
@@ -95,6 +122,9 @@ def sample_nuts(
     executor: Executor | str | None = None,
     progress_bar: bool | None = None,
     init: Mapping[str, Any] | None = None,
+    dispersed: bool = False,
+    points: Sequence[Mapping[str, Any]] = (),
+    max_seconds: float = math.inf,
     compiled: bool = True,
 ) -> Draws:
     """Sample the posterior of a Pyro model. The same seed gives the same draws on every executor.
@@ -126,14 +156,26 @@ def sample_nuts(
         Whether to show a progress bar; by default on a terminal.
     init
         Constrained initial values by site, which are jittered; by default unconstrained zero.
+    dispersed
+        Whether chains start in the modes that optimisation paths from dispersed points find
+        (`zoo.infer.nuts.starts`), if there is no ``init``.
+    points
+        Values by site, such as draws of a fit, that are spread out and added to those points.
+    max_seconds
+        Wall-clock seconds for recording, compiling, warm-up and sampling. A chain that takes more
+        than its share is stopped; all chains are then cut to the length of the shortest. Only
+        recording and compiling cannot be interrupted.
     compiled
         Whether to compile the density; a short run is faster without.
 
     Raises
     ------
+    BudgetError
+        If a chain was stopped before it had draws.
     ZooError
         If the model cannot be sampled, or an option is out of range.
     """
+    budget = Budget(max_seconds)
     settings = Settings(
         num_warmup,
         num_samples,
@@ -142,11 +184,17 @@ def sample_nuts(
         low_rank is not False,
         _choose_engine(engine),
     )
-    _check(settings, num_chains)
+    _check(settings, num_chains, max_seconds)
     density = LogDensity(model, args, kwargs)
-    run = _Run(density, settings, num_chains, seed, init, "inductor" if compiled else "replay")
+    backend: Backend = "inductor" if compiled else "replay"
+    run = _Run(density, settings, num_chains, seed, init, backend, budget)
     return run.sample(
-        executor, progress_bar, reparameterise=reparameterise, choose_matrix=low_rank is None
+        executor,
+        progress_bar,
+        reparameterise=reparameterise,
+        choose_matrix=low_rank is None,
+        dispersed=dispersed,
+        points=points,
     )
 
 
@@ -163,65 +211,24 @@ def _choose_engine(engine: str) -> Engine:
     return "pyro" if engine == "pyro" else "nutpie"
 
 
-def _check(settings: Settings, num_chains: int) -> None:
+def _check(settings: Settings, num_chains: int, max_seconds: float) -> None:
     least = {"num_warmup": 20, "num_samples": 4, "max_tree_depth": 1}
     for name, bound in least.items():
         if getattr(settings, name) < bound:
             raise ConfigError(f"{name} must be at least {bound}. Got {getattr(settings, name)}.")
     if num_chains < 1:
         raise ConfigError(f"num_chains must be at least 1. Got {num_chains}.")
+    if not max_seconds > 0:
+        raise ConfigError(f"max_seconds must be positive. Got {max_seconds}.")
     if not 0 < settings.target_accept < 1:
         raise ConfigError(
             f"target_accept must be between 0 and 1, ends excluded. Got {settings.target_accept}."
         )
 
 
-def compile_density(
-    density: LogDensity, backend: Backend = "inductor"
-) -> Compiled | ValueAndGradient:
-    """Record and compile a density.
-
-    If that fails, there is one warning, and the density is replayed, or run by Pyro as a plain
-    function, which cannot be sent to another process.
-    """
-    try:
-        graph = density.capture()
-    except CANNOT as error:
-        warnings.warn(
-            "the density cannot be captured; it is run by Pyro, slowly and in this process: "
-            + cause_of(error),
-            stacklevel=2,
-        )
-        return density.eager
-    compiled = Compiled(graph, density.size, backend, fingerprint(density, graph))
-    try:
-        compiled.function()
-    except CANNOT as error:
-        warnings.warn(
-            "the density cannot be compiled and is replayed step by step: " + cause_of(error),
-            stacklevel=2,
-        )
-        compiled = replace(compiled, backend="replay")
-        compiled.function()
-    return compiled
-
-
-def fingerprint(density: LogDensity, graph: torch.fx.GraphModule) -> str:
-    """Return a hash of sites, operations, hyper-parameters and data, not of the source code."""
-    digest = hashlib.sha256(repr(density.sites).encode())
-    digest.update(graph.code.encode())
-    constants = [node.target for node in graph.graph.nodes if node.op == "get_attr"]
-    for name in sorted(set(map(str, constants))):
-        value = getattr(graph, name)
-        if isinstance(value, Tensor):
-            digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
 @dataclass
 class _Run:
-    """Sampling of one density: pilot chain, trial chains, chains."""
+    """Sampling of one density: pilot chain, starting points, trial chains, chains."""
 
     density: LogDensity
     settings: Settings
@@ -229,6 +236,7 @@ class _Run:
     seed: int = 0
     init: Mapping[str, Any] | None = None
     backend: Backend = "inductor"
+    budget: Budget = field(default_factory=Budget)
     compile_seconds: float = 0.0
     pilot_seconds: float = 0.0
 
@@ -239,46 +247,135 @@ class _Run:
         *,
         reparameterise: bool,
         choose_matrix: bool,
+        dispersed: bool,
+        points: Sequence[Mapping[str, Any]],
     ) -> Draws:
-        children = np.random.SeedSequence(self.seed).spawn(self.num_chains + 2)
-        pilot_seed, *seeds, trial_seed = (int(child.generate_state(1)[0]) for child in children)
+        children = np.random.SeedSequence(self.seed).spawn(self.num_chains + 3)
+        pilot_seed, *seeds, trial_seed, start_seed = (
+            int(child.generate_state(1)[0]) for child in children
+        )
         hints = self._hints(pilot_seed) if reparameterise else {}
         density = self.density.with_hints(hints)
-        function, begin = self._prepared(density)
+        function = self._compiled(density)
+        self.budget.require("recording and compiling")
+        call = function.function() if isinstance(function, Compiled) else function
+        if dispersed and self.init is None:
+            starts, found = self._dispersed(density, call, start_seed, points)
+        else:
+            centre = self._centre(density)
+            starts, found = [jittered(call, centre, seed) for seed in seeds], {}
         if choose_matrix and self._is_worth_a_trial():
-            self._choose_matrix(partial(begin, trial_seed))
+            self._choose_matrix(partial(run_chain, function, starts[0], trial_seed))
+        if not isinstance(function, Compiled):
+            executor = SerialExecutor()
+        elif executor is None and self._is_short(call, starts[0]):
+            executor = SerialExecutor()
+        share = num_workers(executor, self.num_chains) / self.num_chains
+        settings = replace(self.settings, max_seconds=self.budget.left * share)
         chains = run_tasks(
-            [partial(begin, seed, self.settings) for seed in seeds],
-            executor if isinstance(function, Compiled) else SerialExecutor(),
+            [
+                partial(run_chain, function, start, seed, settings)
+                for start, seed in zip(starts, seeds, strict=True)
+            ],
+            executor,
             length=self.settings.num_warmup + self.settings.num_samples,
             unit="draw",
             description="NUTS",
             progress_bar=progress_bar,
         )
+        chains = self._cut(chains)
         recipe = asdict(self.settings) | {
+            "num_samples": len(chains[0].draws),
             "num_chains": self.num_chains,
             "seed": self.seed,
+            "reparameterise": reparameterise,
             "reparameterised": sorted(hints),
             "backend": function.backend if isinstance(function, Compiled) else "eager",
+            **found,
         }
+        del recipe["max_seconds"]
+        flat = [chain.draws for chain in chains]
         return Draws(
-            density.unpack(np.stack([chain.draws for chain in chains])),
+            density.unpack(np.stack(flat)),
             {name: np.stack([c.stats[name] for c in chains]) for name in chains[0].stats},
             self.pilot_seconds + sum(chain.warmup_seconds for chain in chains),
             sum(chain.sampling_seconds for chain in chains),
             self.compile_seconds,
             recipe,
+            partial(find_regions, call, flat, [c.stats["lp"] for c in chains], start_seed),
+            len(flat[0]) == self.settings.num_samples,
         )
 
-    def _prepared(
-        self, density: LogDensity
-    ) -> tuple[Compiled | ValueAndGradient, Callable[..., Chain]]:
-        """Return the compiled density, and a function that runs a chain."""
+    def _compiled(self, density: LogDensity) -> Compiled | ValueAndGradient:
         started = time.perf_counter()
         function = compile_density(density, self.backend)
         self.compile_seconds += time.perf_counter() - started
-        centre = np.zeros(density.size) if self.init is None else density.pack(self.init).numpy()
-        return function, partial(run_chain, function, centre)
+        return function
+
+    def _centre(self, density: LogDensity) -> NDArray[np.float64]:
+        return np.zeros(density.size) if self.init is None else density.pack(self.init).numpy()
+
+    def _cut(self, chains: list[Chain]) -> list[Chain]:
+        """Return chains of the length of the shortest one."""
+        shortest = min(len(chain.draws) for chain in chains)
+        total = self.settings.num_warmup + self.settings.num_samples
+        if shortest < MIN_DRAWS:
+            done = [chain.num_done for chain in chains]
+            needed = self.budget.spent * total / max(1, min(done))
+            raise BudgetError(
+                f"out of budget: after {self.budget.spent:.0f} of {self.budget.seconds:.0f} s the "
+                f"slowest of {len(chains)} chains has {min(done)} of {total} draws, warm-up "
+                f"included. About {needed:.0f} s would be needed."
+            )
+        return [
+            replace(
+                chain,
+                draws=chain.draws[:shortest],
+                stats={name: values[:shortest] for name, values in chain.stats.items()},
+            )
+            for chain in chains
+        ]
+
+    def _dispersed(
+        self,
+        density: LogDensity,
+        function: ValueAndGradient,
+        seed: int,
+        points: Sequence[Mapping[str, Any]],
+    ) -> tuple[list[NDArray[np.float64]], dict[str, Any]]:
+        """Return starts of the chains, and what is to be said about them."""
+        started = time.process_time()
+        rng = np.random.default_rng(seed)
+        number = num_paths(density.size)
+        given = []
+        for point in points:
+            with contextlib.suppress(ZooError):  # sites of an improper prior may be others
+                given.append(density.pack(point).numpy())
+        wide = spread_out(np.stack(given)) if given else np.empty((0, density.size))
+        prior = density.prior_points([int(s) for s in rng.integers(2**31, size=number // 2)])
+        uniform = rng.uniform(-WIDTH, WIDTH, (number - len(prior), density.size))
+        paths = []
+        limit = self.budget.left * (1 - PATHS_SHARE)
+        for start in np.concatenate([uniform, prior, wide]):
+            path = follow(function, start, rng)
+            paths += [] if path is None else [path]
+            if paths and self.budget.left < limit:
+                break
+        if not paths:  # explains what is wrong
+            jittered(function, self._centre(density), seed)
+        groups = group(function, paths, self.num_chains)
+        self.pilot_seconds += time.process_time() - started
+        said = {"paths": len(paths), "paths_from_fit": len(given), "path_groups": len(groups)}
+        return choose(groups, self.num_chains), said
+
+    def _is_short(self, function: ValueAndGradient, start: NDArray[np.float64]) -> bool:
+        """Return whether the chains take no longer than starting processes."""
+        started = time.perf_counter()
+        for _ in range(20):
+            function(start)
+        step = (time.perf_counter() - started) / 20
+        num_draws = self.num_chains * (self.settings.num_warmup + self.settings.num_samples)
+        return step * STEPS_PER_DRAW * num_draws < SHORT_SECONDS
 
     def _hints(self, seed: int) -> dict[str, Hint]:
         names = self.density.hierarchical_normals()
@@ -287,10 +384,19 @@ class _Run:
         # In full shape, so that compiled code can be reused with the estimated hints.
         zeros = {n: torch.zeros(self.density.shapes[n], dtype=torch.float64) for n in names}
         density = self.density.with_hints({name: Hint(zero, zero) for name, zero in zeros.items()})
-        _, begin = self._prepared(density)
-        settings = replace(self.settings, num_warmup=PILOT_WARMUP, num_samples=PILOT_SAMPLES)
+        function = self._compiled(density)
+        self.budget.require("recording and compiling")
+        settings = replace(
+            self.settings,
+            num_warmup=PILOT_WARMUP,
+            num_samples=PILOT_SAMPLES,
+            max_seconds=self.budget.left,
+        )
         started = time.process_time()
-        rows = begin(seed, settings).draws[:: PILOT_SAMPLES // PILOT_ROWS]
+        call = function.function() if isinstance(function, Compiled) else function
+        start = jittered(call, self._centre(density), seed)
+        rows = run_chain(function, start, seed, settings).draws[:: PILOT_SAMPLES // PILOT_ROWS]
+        self.budget.require("the pilot chain")
         hints = density.estimate_hints(rows, names)
         self.pilot_seconds += time.process_time() - started
         return hints
@@ -309,11 +415,16 @@ class _Run:
         Measured seconds would make the draws depend on the machine.
         """
         started = time.process_time()
-        trial = replace(self.settings, num_warmup=TRIAL_WARMUP, num_samples=TRIAL_SAMPLES)
-        low_rank, diagonal = (
-            _efficiency(run(replace(trial, low_rank=choice))) for choice in (True, False)
+        trial = replace(
+            self.settings,
+            num_warmup=TRIAL_WARMUP,
+            num_samples=TRIAL_SAMPLES,
+            max_seconds=self.budget.left * TRIAL_SHARE,
         )
-        self.settings = replace(self.settings, low_rank=low_rank >= TRIAL_GAIN * diagonal)
+        chains = [run(replace(trial, low_rank=choice)) for choice in (True, False)]
+        if min(len(chain.draws) for chain in chains) == TRIAL_SAMPLES:
+            low_rank, diagonal = map(_efficiency, chains)
+            self.settings = replace(self.settings, low_rank=low_rank >= TRIAL_GAIN * diagonal)
         self.pilot_seconds += time.process_time() - started
 
 

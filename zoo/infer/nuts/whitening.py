@@ -5,6 +5,9 @@ about it; its non-centred form :math:`z = \mu + s e`, :math:`e \sim N(0, 1)`, ha
 much. The coordinates here adapt to a pilot chain, for each element and for each value of the scale,
 and do not change the posterior. They are the same for both forms of a model: a standard normal site
 that is only multiplied by other latent sites is recognised as non-centred (`find_factors`).
+
+Multivariate normal sites with a random covariance, as of a Gaussian process, are treated alike, and
+so is a normal vector that is multiplied by a random matrix, such as a Cholesky factor.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +17,14 @@ from typing import Any
 import torch
 from pyro.distributions.transforms import Transform
 from torch import Tensor
-from torch.distributions import AffineTransform, Independent, Normal, biject_to
+from torch.distributions import (
+    AffineTransform,
+    Independent,
+    MultivariateNormal,
+    Normal,
+    biject_to,
+    constraints,
+)
 from torch.fx import Graph, GraphModule, Node
 
 from zoo.infer.private_torch import schema_of
@@ -49,23 +59,110 @@ def site_transform(
     so that :math:`u` is a standard normal under :math:`N(z; \mu, s^2) N(cz; m, \lambda^{-1})`.
     This is the non-centred parameterisation where the prior is narrow, the centred one where the
     data are informative (Papaspiliopoulos, Roberts and Sköld 2007), and between them otherwise, for
-    each element and each value of :math:`s` and :math:`c`.
+    each element and each value of :math:`s` and :math:`c`. For a site
+    :math:`z \sim N(\mu, SS^\top)` that is used as :math:`Az`, with :math:`B = AS`,
+    :math:`\Lambda = \mathrm{diag}(\lambda)` and a Cholesky factor :math:`C` of
+    :math:`I + B^\top \Lambda B`, it is
+
+    .. math:: z = \mu + S C^{-\top} \left(u + C^{-1} B^\top \Lambda (m - A\mu)\right).
     """
     normal = normal_base(distribution)
     if hint is None or normal is None:
-        bijection: Transform = biject_to(distribution.support)
+        bijection: Transform = biject_to(support_of(distribution))
         return bijection
+    if isinstance(normal, MultivariateNormal) or is_matrix(factor, hint):
+        return _matrix_transform(normal, hint, factor)
     pull = hint.precision * factor * normal.scale**2
     weight = pull * factor
     centre = normal.loc + (hint.centre - factor * normal.loc) * pull / (1 + weight)
     return AffineTransform(centre, normal.scale / torch.sqrt(1 + weight))
 
 
-def normal_base(distribution: Any) -> Normal | None:
+def support_of(distribution: Any) -> Any:
+    """Return the support of a distribution; that of a mixture is the support of its components."""
+    support = distribution.support
+    return getattr(support, "base_constraint", support) if _is_mixture(support) else support
+
+
+def _is_mixture(support: Any) -> bool:
+    return type(support).__name__ == "MixtureSameFamilyConstraint"  # not public in torch
+
+
+def normal_base(distribution: Any) -> Normal | MultivariateNormal | None:
     """Return the normal distribution inside a distribution, if there is one."""
     while isinstance(distribution, Independent):
         distribution = distribution.base_dist
-    return distribution if isinstance(distribution, Normal) else None
+    return distribution if isinstance(distribution, Normal | MultivariateNormal) else None
+
+
+def spread_of(normal: Normal | MultivariateNormal) -> Tensor:
+    """Return the scale of a normal, or the Cholesky factor of its covariance."""
+    spread: Tensor = normal.scale if isinstance(normal, Normal) else normal.scale_tril
+    return spread
+
+
+def is_matrix(factor: Tensor | float, hint: Hint) -> bool:
+    """Return whether a factor is a matrix that multiplies vectors of the hint's shape."""
+    return isinstance(factor, Tensor) and factor.dim() > hint.centre.dim()
+
+
+def apply_factor(factor: Tensor | float, value: Tensor) -> Tensor:
+    """Return what a model makes of a site: a product with numbers or with a matrix."""
+    if isinstance(factor, Tensor) and factor.dim() > value.dim():
+        return factor @ value
+    return value * factor
+
+
+def slope_of_product(factor: Tensor | float, slope: Tensor) -> Tensor:
+    """Return the gradient with respect to a product from that with respect to a site."""
+    if isinstance(factor, Tensor) and factor.dim() > slope.dim():
+        solved: Tensor = torch.linalg.solve(factor.mT, slope)
+        return solved
+    return slope / factor
+
+
+class _MatrixAffine(Transform):
+    """The map u -> loc + matrix u of vectors, with a known log determinant."""
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+    bijective = True
+
+    def __init__(self, loc: Tensor, matrix: Tensor, log_determinant: Tensor) -> None:
+        super().__init__()
+        self.loc, self.matrix, self.log_determinant = loc, matrix, log_determinant
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self.loc + (self.matrix @ x.unsqueeze(-1)).squeeze(-1)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        solved: Tensor = torch.linalg.solve(self.matrix, (y - self.loc).unsqueeze(-1)).squeeze(-1)
+        return solved
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.log_determinant
+
+
+def _matrix_transform(
+    normal: Normal | MultivariateNormal, hint: Hint, factor: Tensor | float
+) -> Transform:
+    """Return the coordinates of a vector with a random covariance or matrix factor."""
+    size = hint.centre.shape[-1]
+    loc = normal.loc.expand(hint.centre.shape)
+    spread = spread_of(normal)
+    if isinstance(normal, Normal):
+        spread = torch.diag_embed(spread.expand(loc.shape))
+    product = factor @ spread if isinstance(factor, Tensor) else spread
+    weighted = hint.precision.unsqueeze(-1) * product
+    unit = torch.eye(size, dtype=loc.dtype)
+    root = torch.linalg.cholesky(unit + product.mT @ weighted)
+    # G = C^{-1} S', and the pull is C^{-1} B' L (m - A mu).
+    turned = torch.linalg.solve_triangular(root, spread.mT, upper=False)
+    misfit = hint.centre - (apply_factor(factor, loc) if isinstance(factor, Tensor) else loc)
+    pull = torch.linalg.solve_triangular(root, weighted.mT @ misfit.unsqueeze(-1), upper=False)
+    centre = loc + (turned.mT @ pull).squeeze(-1)
+    logs = spread.diagonal(dim1=-2, dim2=-1).log() - root.diagonal(dim1=-2, dim2=-1).log()
+    return _MatrixAffine(centre, turned.mT, logs.sum(-1))
 
 
 def regress(values: Tensor, slopes: Tensor) -> Hint:
@@ -114,21 +211,32 @@ def find_factors(
     return found
 
 
-def _multipliers(node: Node) -> list[tuple[Node, bool]]:
-    """Return the nodes that a node is first multiplied by, or divided by (True)."""
+def _multipliers(node: Node) -> list[tuple[Node, Any]]:
+    """Return the nodes that a node is first multiplied by, with the operations.
+
+    A matrix can only be the first of them.
+    """
     shape = node.meta["val"].shape
-    found: list[tuple[Node, bool]] = []
+    found: list[tuple[Node, Any]] = []
     while len(node.users) == 1:
         (user,) = node.users
-        is_quotient = user.target is aten.div.Tensor and user.args[0] is node
-        if not (is_quotient or user.target is aten.mul.Tensor) or user.meta["val"].shape != shape:
+        place = _OPERAND.get(user.target)
+        if place is None or user.meta["val"].shape != shape:
+            break
+        if user.target is aten.mv.default and found:
+            break
+        if place >= 0 and user.args[place] is not node:
             break
         others = [argument for argument in user.args if argument is not node]
         if len(others) != 1 or not isinstance(others[0], Node):
             break
-        found.append((others[0], is_quotient))
+        found.append((others[0], user.target))
         node = user
     return found
+
+
+#: Products, and which of their arguments must be the site; -1 for any.
+_OPERAND: dict[Any, int] = {aten.mul.Tensor: -1, aten.div.Tensor: 0, aten.mv.default: 1}
 
 
 def _ancestors(nodes: Sequence[Node]) -> set[Node]:
@@ -155,7 +263,7 @@ def _product(
     graph: GraphModule,
     inputs: Mapping[str, Node],
     sites: Sequence[str],
-    multipliers: Sequence[tuple[Node, bool]],
+    multipliers: Sequence[tuple[Node, Any]],
 ) -> GraphModule:
     """Return the product of multipliers as a function of sites."""
     needed = _ancestors([node for node, _ in multipliers])
@@ -164,9 +272,15 @@ def _product(
     for node in graph.graph.nodes:
         if node in needed and node not in copies:
             copies[node] = product.node_copy(node, copies.__getitem__)
-    result = product.call_function(aten.ones_like.default, (copies[multipliers[0][0]],))
-    for node, is_quotient in multipliers:
-        operation = aten.div.Tensor if is_quotient else aten.mul.Tensor
-        result = product.call_function(operation, (result, copies[node]))
+    first, operation = multipliers[0]
+    is_matrix = operation is aten.mv.default
+    result = copies[first]
+    if not is_matrix:
+        result = product.call_function(aten.ones_like.default, (result,))
+    for node, operation in multipliers[is_matrix:]:
+        other = copies[node]
+        if is_matrix:  # numbers multiply its rows
+            other = product.call_function(aten.unsqueeze.default, (other, -1))
+        result = product.call_function(operation, (result, other))
     product.output(result)
     return GraphModule(graph, product)

@@ -12,8 +12,8 @@ from torch import nn
 
 import zoo
 from zoo.errors import ZooError
+from zoo.infer.nuts.compiling import compile_density, fingerprint
 from zoo.infer.nuts.density import LogDensity
-from zoo.infer.nuts.sampler import compile_density, fingerprint
 from zoo.infer.nuts.whitening import Hint
 
 X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(6, 2)

@@ -18,6 +18,7 @@ from torch.distributions import constraints
 
 from zoo.errors import ConfigError, ZooError
 from zoo.infer.nuts import chain, sampler
+from zoo.infer.nuts.budget import Budget, BudgetError
 from zoo.infer.nuts.sampler import sample_nuts
 from zoo.infer.tasks.executor import SerialExecutor, make_executor
 from zoo.truth.reference import judge
@@ -192,13 +193,13 @@ def test_trials_of_the_mass_matrix_are_part_of_the_warmup(monkeypatch):
 
 def trial(steps):
     draws = np.random.default_rng(0).normal(size=(100, 2))
-    return chain.Chain(draws, {"n_steps": np.full(100, steps)}, 0.0, 0.0)
+    return chain.Chain(draws, {"n_steps": np.full(100, steps)}, 0.0, 0.0, 400)
 
 
 @pytest.mark.parametrize(
-    ("steps", "low_rank"), [((10, 10), False), ((10, 10.9), False), ((10, 11.1), True)]
+    ("steps", "low_rank"), [((10, 10), False), ((10, 12.4), False), ((10, 12.6), True)]
 )
-def test_correlations_must_save_a_tenth_of_the_steps(steps, low_rank):
+def test_correlations_must_save_a_fifth_of_the_steps(steps, low_rank):
     sampling = sampler._Run(None, chain.Settings())
     sampling._choose_matrix(lambda settings: trial(steps[not settings.low_rank]))
     assert sampling.settings.low_rank is low_rank
@@ -235,6 +236,53 @@ def test_chains_start_around_the_given_values():
         run(linear, (X, Y), init={"v": 1.0})
 
 
+def test_what_was_asked_and_what_was_done_about_coordinates_is_recorded():
+    data = torch.ones(8, dtype=torch.float64)
+    options = {"num_chains": 1, "num_warmup": 20, "num_samples": 4, "compiled": False}
+    for asked, done in ((True, ["theta"]), (False, [])):
+        recipe = run(school_effects, (data, data), reparameterise=asked, **options).recipe
+        assert recipe["reparameterise"] is asked
+        assert recipe["reparameterised"] == done
+
+
+def two_modes():
+    z = pyro.sample("z", dist.Normal(torch.zeros(2), 10.0).to_event(1))
+    sides = [dist.Normal(side, 0.5).log_prob(z).sum() for side in (-5.0, 5.0)]
+    pyro.factor("sides", torch.logaddexp(*sides))
+
+
+def test_dispersed_chains_start_in_both_modes():
+    options = {"num_chains": 4, "num_warmup": 20, "num_samples": 4, "compiled": False}
+    draws = run(two_modes, (), dispersed=True, **options)
+    assert sorted(np.sign(draws.values["z"][:, 0, 0])) == [-1, -1, 1, 1]
+    assert draws.recipe["path_groups"] == 2
+
+
+def stopped(length):
+    draws = np.random.default_rng(0).normal(size=(length, 2))
+    stats = {"n_steps": np.ones(length), "lp": np.zeros(length)}
+    return chain.Chain(draws, stats, 0.0, 0.0, 100 + length)
+
+
+def test_chains_that_were_stopped_are_cut_to_the_shortest():
+    sampling = sampler._Run(None, chain.Settings(num_warmup=100, num_samples=100))
+    chains = sampling._cut([stopped(100), stopped(7)])
+    assert [len(one.draws) for one in chains] == [7, 7]
+    assert [len(one.stats["lp"]) for one in chains] == [7, 7]
+
+
+def test_error_of_a_spent_budget_says_how_far_chains_came_and_what_is_needed(monkeypatch):
+    budget = Budget(60.0)
+    monkeypatch.setattr(Budget, "spent", 60.0)
+    settings = chain.Settings(num_warmup=100, num_samples=106)
+    sampling = sampler._Run(None, settings, budget=budget)
+    said = "after 60 of 60 s the slowest of 2 chains has 103 of 206 draws.*About 120 s would be"
+    with pytest.raises(BudgetError, match=said):
+        sampling._cut([stopped(106), stopped(3)])
+    with pytest.raises(BudgetError, match="compiling took 60 of 60 s, and no chain was run"):
+        budget.require("compiling")
+
+
 def test_density_that_is_nowhere_finite_is_refused():
     def impossible():
         z = pyro.sample("z", dist.Normal(0.0, 1.0))
@@ -254,6 +302,7 @@ def test_missing_nutpie_gives_one_warning_and_the_other_engine(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"max_seconds": 0.0}, "max_seconds must be positive. Got 0.0"),
         ({"num_chains": 0}, "num_chains must be at least 1. Got 0"),
         ({"num_samples": 3}, "num_samples must be at least 4. Got 3"),
         ({"num_warmup": 19}, "num_warmup must be at least 20. Got 19"),

@@ -155,3 +155,83 @@ def test_both_texts_have_the_same_density_in_whitened_coordinates():
     other_value, other_slope = other.eager(flat)
     assert value == pytest.approx(other_value, rel=1e-10)
     np.testing.assert_allclose(slope, other_slope, rtol=1e-8, atol=1e-10)
+
+
+def kernel(scale):
+    x = torch.linspace(0.0, 2.0, 3, dtype=torch.float64)
+    return scale**2 * torch.exp(-0.5 * (x[:, None] - x) ** 2) + 1e-6 * torch.eye(3)
+
+
+def process():
+    """A Gaussian process, centred."""
+    scale = pyro.sample("scale", dist.HalfNormal(1.0))
+    law = dist.MultivariateNormal(torch.zeros(3), scale_tril=torch.linalg.cholesky(kernel(scale)))
+    observe(pyro.sample("effect", law))
+
+
+def process_of_noise():
+    """The same, non-centred."""
+    scale = pyro.sample("scale", dist.HalfNormal(1.0))
+    base = pyro.sample("effect", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    observe(torch.linalg.cholesky(kernel(scale)) @ base)
+
+
+def scaled_process():
+    """The same, with the scale outside of the matrix."""
+    scale = pyro.sample("scale", dist.HalfNormal(1.0))
+    shape = pyro.sample("shape", dist.HalfNormal(1.0))
+    base = pyro.sample("effect", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    observe(scale * (torch.linalg.cholesky(kernel(shape)) @ base))
+
+
+PROCESSES = [process, process_of_noise, scaled_process]
+
+
+@pytest.mark.parametrize("model", PROCESSES)
+def test_gaussian_processes_are_recognised_in_all_forms(model):
+    assert LogDensity(model).hierarchical_normals() == ("effect",)
+
+
+@pytest.mark.parametrize("model", PROCESSES)
+def test_hints_about_a_process_are_exact_for_a_gaussian_likelihood(model):
+    density = LogDensity(model)
+    draws = np.random.default_rng(0).normal(size=(20, density.size))
+    hint = density.estimate_hints(draws, ["effect"])["effect"]
+    np.testing.assert_allclose(hint.precision.numpy(), SD.numpy() ** -2, rtol=1e-6)
+    np.testing.assert_allclose(hint.centre.numpy(), Y.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", PROCESSES)
+def test_coordinates_of_a_process_are_standard_normal_given_its_scale(model):
+    """With a Gaussian likelihood the density at given scales is -|u|^2 / 2 and a constant."""
+    density = whitened(model)
+    rng = np.random.default_rng(4)
+    number = density.size - 3
+    scales = rng.normal(size=number)
+    points = rng.normal(size=(3, 3))
+    values = [density.eager(np.r_[scales, point])[0] + 0.5 * point @ point for point in points]
+    np.testing.assert_allclose(values, values[0], rtol=1e-7)
+
+
+@pytest.mark.parametrize("model", PROCESSES)
+def test_jacobian_and_inverse_of_a_process_are_exact(model):
+    test_jacobian_of_a_site_with_a_factor_is_exact(model)
+    density = whitened(model)
+    flat = np.random.default_rng(2).normal(size=density.size)
+    np.testing.assert_allclose(density.pack(density.unpack(flat)).numpy(), flat, rtol=1e-6)
+
+
+def test_both_texts_of_a_process_have_the_same_density():
+    one, other = whitened(process), whitened(process_of_noise)
+    flat = np.random.default_rng(3).normal(size=one.size)
+    assert one.eager(flat)[0] == pytest.approx(other.eager(flat)[0], rel=1e-8)
+
+
+def test_density_is_not_a_number_where_a_matrix_has_no_factor():
+    def broken():
+        scale = pyro.sample("scale", dist.Normal(5.0, 1.0))
+        observe(torch.linalg.cholesky(scale * torch.eye(3)) @ torch.ones(3, dtype=torch.float64))
+
+    value, slope = LogDensity(broken).eager(np.array([-1.0]))
+    assert np.isnan(value)
+    assert np.isnan(slope).all()
