@@ -103,3 +103,19 @@ def test_code_in_yaml_is_not_run(tmp_path):
     with pytest.raises(ConfigError, match="is not valid YAML"):
         read_config(tmp_path / "c.yaml")
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["max_steps", "max_seconds", "nominal_steps"])
+def test_a_number_of_steps_has_no_budget(name):
+    with pytest.raises(ConfigError, match=f"{name} is for a run until convergence"):
+        make_config(method="mean_field", num_steps=10, **{name: 20})
+
+
+def test_a_budget_reaches_the_recipe():
+    config = make_config(method="mean_field", max_steps=50, max_seconds=2.5, nominal_steps=40)
+    recipe = config.recipe(get("mean_field"))
+    assert (recipe.until_converged, recipe.num_steps) == (True, 40)
+    assert (recipe.max_steps, recipe.max_seconds) == (50, 2.5)
+    assert (
+        not make_config(method="mean_field", num_steps=9).recipe(get("mean_field")).until_converged
+    )
