@@ -34,10 +34,14 @@ def test_mean_field_is_too_narrow_for_correlated_inputs():
     assert found["sbc.parameters.0.weight[2]"].level == "ok"
 
 
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("correlation", "guide"), [(0.95, "full_rank"), (0.0, "factorised")])
-def test_a_guide_that_can_be_right_passes(correlation, guide):
-    found = levels(regression(correlation), guide=guide)
+# With fewer steps the sds of a full-rank guide are still too small, and calibration says so.
+LONG = {"guide": "full_rank", "num_steps": 6000, "kl_warmup": 0.0}
+
+
+@pytest.mark.timeout(3600)  # ten minutes of one core
+@pytest.mark.parametrize(("correlation", "settings"), [(0.95, LONG), (0.0, {})])
+def test_a_guide_that_can_be_right_passes(correlation, settings):
+    found = levels(regression(correlation), **settings)
     assert {finding.level for finding in found.values()} <= {"ok", "info"}
 
 
