@@ -24,10 +24,10 @@ from zoo.infer.svi.objective import ELBO_ROWS, elbo_draws
 #: The tolerance for differences of ELBOs, as in `zoo.diagnostics.optimisation`.
 MIN_NATS, NATS_PER_ROW = 1.0, 0.01
 #: Error that is aimed at, relative to the tolerance.
-SHARE = 0.2
+SHARE = 0.3
 #: Draws that decide how many are needed, and smallest and largest number of draws.
 PILOT_DRAWS = 16
-MIN_DRAWS, MAX_DRAWS = 8, 1000
+MIN_DRAWS, MAX_DRAWS = 8, 200
 #: Largest product of draws and rows.
 MAX_ENTRIES = 500_000
 #: Smallest number of draws for a chunk of rows, and largest number of rows.
