@@ -131,7 +131,10 @@ def _skill(errors: dict[str, Array], gains: dict[str, float], task: str) -> Find
         else "Look for better inputs or collect more rows: the references do not predict the "
         "target either."
     )
-    return SKILL("warn", better / float(trivial.mean()), 0.0, message, advice)
+    # Cross-validation shows that there is something to learn, and the fit is worse than the
+    # reference that learned it, or else it would have passed.
+    level = "fail" if learnable else "warn"
+    return SKILL(level, better / float(trivial.mean()), 0.0, message, advice)
 
 
 def _lost(fit: Array, rival: Array, trivial: Array, p_value: float) -> float:
