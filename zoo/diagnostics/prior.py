@@ -26,8 +26,8 @@ HOLDS_BACK = partial(Finding, "prior.holds_back", source="Evans and Moshonov (20
 CONFLICT = partial(Finding, "prior.conflict", source="Evans and Moshonov (2006)")
 
 #: Distance from the centre of the prior, in units of the furthest of all its draws: warning and
-#: failure. Twice the furthest of 100 Gaussian draws is about 5 standard deviations.
-FAR_WARN, FAR_FAIL = 2.0, 10.0
+#: failure. Twice (five times) the furthest of 100 Gaussian draws is about 5 (12) sds.
+FAR_WARN, FAR_FAIL = 2.0, 5.0
 #: Smallest number of draws from the prior.
 MIN_DRAWS = 20
 #: Share of draws that overflow above which a prior is wide enough for anything.

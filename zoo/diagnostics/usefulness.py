@@ -53,7 +53,7 @@ def usefulness_findings(tree: xarray.DataTree) -> list[Finding]:
     if "fit" in errors and "trivial" in errors:
         findings.append(_skill(errors, _gains(tree), task_of(tree)))
     if "fit" in densities and "trivial" in densities:
-        findings.append(_density(densities))
+        findings.append(_density(densities, errors if task_of(tree) == "regression" else {}))
     return findings
 
 
@@ -131,7 +131,10 @@ def _skill(errors: dict[str, Array], gains: dict[str, float], task: str) -> Find
         else "Look for better inputs or collect more rows: the references do not predict the "
         "target either."
     )
-    return SKILL("warn", better / float(trivial.mean()), 0.0, message, advice)
+    # Cross-validation shows that there is something to learn, and the fit is worse than the
+    # reference that learned it, or else it would have passed.
+    level = "fail" if learnable else "warn"
+    return SKILL(level, better / float(trivial.mean()), 0.0, message, advice)
 
 
 def _lost(fit: Array, rival: Array, trivial: Array, p_value: float) -> float:
@@ -163,7 +166,7 @@ def _follows(fit: Array, rivals: dict[str, Array], gains: dict[str, float]) -> b
     )
 
 
-def _density(densities: dict[str, Array]) -> Finding:
+def _density(densities: dict[str, Array], errors: dict[str, Array]) -> Finding:
     fit = densities["fit"]
     rivals = {name: density for name, density in densities.items() if name != "fit"}
     words = ", ".join(f"{name} {format_number(float(d.mean()))}" for name, d in rivals.items())
@@ -174,7 +177,10 @@ def _density(densities: dict[str, Array]) -> Finding:
     advice = "Look at the coverage of the intervals: the predicted spread is wrong."
     if not np.isfinite(fit).all():
         return DENSITY("fail", float(fit.mean()), None, message, advice)
-    gaps = {k: lower_bound(rival - fit, CLEAR / len(rivals)) for k, rival in rivals.items()}
+    gaps = {
+        name: lower_bound(rival - fit - _explained(errors, name), CLEAR / len(rivals))
+        for name, rival in rivals.items()
+    }
     worst = max(gaps, key=lambda name: gaps[name])
     value = gaps[worst]
     level = level_of(value, NATS_WARN, NATS_FAIL)
@@ -184,5 +190,22 @@ def _density(densities: dict[str, Array]) -> Finding:
         level, limit, worst = "fail", NATS_WARN, "trivial"
         value = gaps["trivial"]
     if level != "ok":
-        message += f" It is at least {format_number(value)} nats below the {worst} reference."
+        message += f" It is at least {format_number(value)} nats below the {worst} reference"
+        message += ", larger errors apart." if errors else "."
     return DENSITY(level, value, limit, message, advice)
+
+
+def _explained(errors: dict[str, Array], name: str) -> Array:
+    """Return the density that a fit loses by errors that are larger than those of a reference.
+
+    That is a matter of skill, not of the predicted spread. With squared errors e of mean m and
+    Gaussian densities of the right spread, a row has the density -log(m) / 2 - e / (2 m).
+    """
+    if "fit" not in errors or name not in errors:
+        return np.zeros(())
+    own, other = errors["fit"], errors[name]
+    small = np.finfo(float).tiny
+    mean, rival = max(float(own.mean()), small), max(float(other.mean()), small)
+    if mean <= rival:
+        return np.zeros(())
+    return np.asarray(0.5 * (np.log(mean / rival) + own / mean - other / rival))

@@ -26,8 +26,9 @@ NAMES = ("trivial", "linear", "kernel")
 MAX_ROWS = 2000
 #: Inputs of a reference; of more, the first principal components are taken.
 MAX_FEATURES = 100
-#: Rows at which the kernel is centred.
-MAX_CENTRES = 100
+#: Rows at which the kernel is centred, and its widths.
+RIDGE_KERNEL = 300, (1.0, 0.25)
+GLM_KERNEL = 100, (1.0,)
 SEED = 20240601
 
 #: Penalties per row that cross-validation chooses from.
@@ -70,7 +71,7 @@ def references(
     rows = subsample(len(dataset.X_train), MAX_ROWS)
     inputs = Inputs(dataset.X_train[rows])
     train, targets = inputs.linear(dataset.X_train[rows]), dataset.y_train[rows]
-    kernel = _Kernel(train)
+    kernel = _Kernel(train, *(RIDGE_KERNEL if dataset.task == "regression" else GLM_KERNEL))
     new = inputs.linear(x)
     pairs = {
         "trivial": (train[:, :0], new[:, :0]),
@@ -134,16 +135,19 @@ class Inputs:
 
 
 class _Kernel:
-    """The inputs and the Nyström features of a Gaussian kernel of median width."""
+    """The inputs and the Nyström features of Gaussian kernels.
 
-    def __init__(self, x: Array) -> None:
-        self.centres = x[subsample(len(x), MAX_CENTRES)]
+    Widths are multiples of the median of all squared distances. Ridge regression can afford more
+    centres, and a second width for functions that change fast.
+    """
+
+    def __init__(self, x: Array, centres: int, widths: tuple[float, ...]) -> None:
+        self.centres = x[subsample(len(x), centres)]
         distances = self._distances(self.centres)
         apart = distances[distances > 0]
-        self.width = float(np.median(apart)) if apart.size else 1.0
-        values, vectors = np.linalg.eigh(np.exp(-distances / self.width))
-        large = values > 1e-10 * values[-1]
-        self.root = vectors[:, large] / np.sqrt(values[large])
+        median = float(np.median(apart)) if apart.size else 1.0
+        self.widths = [median * width for width in widths]
+        self.roots = [_inverse_root(np.exp(-distances / width)) for width in self.widths]
 
     def _distances(self, x: Array) -> Array:
         squares = (x**2).sum(1)[:, None] + (self.centres**2).sum(1)
@@ -151,8 +155,19 @@ class _Kernel:
 
     def features(self, x: Array) -> Array:
         # The penalty treats a linear function and one of the kernel alike.
-        curved = np.exp(-self._distances(x) / self.width) @ self.root * np.sqrt(x.shape[1])
-        return np.concatenate([x, curved], 1)
+        scale = np.sqrt(x.shape[1])
+        distances = self._distances(x)
+        curved = [
+            scale * np.exp(-distances / width) @ root
+            for width, root in zip(self.widths, self.roots, strict=True)
+        ]
+        return np.concatenate([x, *curved], 1)
+
+
+def _inverse_root(kernel: Array) -> Array:
+    values, vectors = np.linalg.eigh(kernel)
+    large = values > 1e-10 * values[-1]
+    return np.asarray(vectors[:, large] / np.sqrt(values[large]))
 
 
 Model = Callable[[Array, Array], Reference]
@@ -169,7 +184,7 @@ def ridge(x: Array, y: Array, num_classes: int = 0) -> Model:
     for penalty in len(y) * RIDGE_PENALTIES:
         shrunk = s**2 / (s**2 + penalty)
         leverage = (u**2) @ shrunk + 1 / len(y)
-        residuals = (y - mean - u @ (shrunk * target)) / np.maximum(1 - leverage, 1e-3)
+        residuals = (y - mean - u @ (shrunk * target)) / np.maximum(1 - leverage, 1e-9)
         error = float((residuals**2).mean())
         if error < best[0]:
             best = error, v.T @ (shrunk / s * target), residuals

@@ -53,7 +53,7 @@ def test_a_prior_without_rare_classes_cannot_reach_them():
     rng = np.random.default_rng(0)
     samples = rng.integers(0, 10, size=(200, 1000))
     y = np.where(rng.uniform(size=1000) < 0.95, 3, 4)
-    assert reach_findings(predicted(samples, y, "classification"))[0].level == "warn"
+    assert reach_findings(predicted(samples, y, "classification"))[0].level == "fail"
     assert reach_findings(predicted(samples, samples[0], "classification"))[0].level == "ok"
 
 

@@ -139,5 +139,19 @@ def test_a_wrong_spread_costs_density_but_no_skill(factor, level):
         assert density(tree).level == level
 
 
+def test_larger_errors_with_the_right_spread_cost_skill_but_no_density():
+    """A reference with errors 100 times smaller has a density 2.3 nats larger."""
+    for seed in range(20):
+        rng, truth, y = problem(seed, rows=300, noise=0.01)
+        rough = truth + 0.1 * rng.normal(size=len(y))
+        scales = {"fit": 0.1, "trivial": 1.0, "kernel": 0.01}
+        tree = compared({"fit": rough, "trivial": 0 * y, "kernel": truth}, y, scales=scales)
+        assert density(tree).level == "ok"
+        narrow = compared(
+            {"fit": rough, "trivial": 0 * y, "kernel": truth}, y, scales=scales | {"fit": 0.04}
+        )
+        assert density(narrow).level == "fail"
+
+
 def test_missing_references_give_no_finding():
     assert usefulness_findings(tree_of({})) == []
