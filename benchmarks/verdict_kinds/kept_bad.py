@@ -226,4 +226,4 @@ def tree_without_densities(rng: RNG) -> Case:
 def tree_without_history(rng: RNG) -> Case:
     """A good network whose stored tree lost the history of training and the test rows."""
     case = fitted_to(wave_problem(rng), net="mlp:2-20-1")
-    return replace(case, alter=without("optimization", "held_out"))
+    return replace(case, alter=without("optimization", "held_out", "references"))
