@@ -101,11 +101,11 @@ def shuffled_labels(rng: RNG) -> Case:
 def tree_without_data(rng: RNG) -> Case:
     """A good fit whose stored tree lost data, test rows and likelihoods."""
     case = fitted_to(linear_problem(rng))
-    return replace(case, alter=without("observed_data", "held_out", "log_likelihood"))
+    return replace(case, alter=without("observed_data", "held_out", "references", "log_likelihood"))
 
 
 @BAD_DATA.add("linear", predict="unknown", intervals="unknown")
 def tree_without_test_rows(rng: RNG) -> Case:
     """A good fit whose stored tree lost its test rows."""
     case = fitted_to(linear_problem(rng))
-    return replace(case, alter=without("held_out", "posterior_predictive"))
+    return replace(case, alter=without("held_out", "references", "posterior_predictive"))

@@ -60,7 +60,7 @@ def divergence_times_50_linear(rng: RNG) -> Case:
     return with_wrong_divergence(fitted_to(linear_problem(rng)), 50.0)
 
 
-@KEPT_BAD.add("linear", predict="good", intervals="good", parameters="bad", compare="bad")
+@KEPT_BAD.add("linear", predict="good", parameters="bad", compare="bad")
 def frozen_scales(rng: RNG) -> Case:
     """Sds start at 1e-5 and the learning rate is too small to move them."""
     return fitted_to(linear_problem(rng), init_scale=1e-5, lr=1e-3, num_steps=3000)
@@ -79,7 +79,7 @@ def pyro_few_steps(rng: RNG) -> Case:
     return Case(regression_model, options, reference=nuts)
 
 
-@KEPT_BAD.add("horseshoe", predict="bad", compress="bad")
+@KEPT_BAD.add("horseshoe", predict="bad")
 def horseshoe_untrained(rng: RNG) -> Case:
     """A learning rate of 1e-5 for group_horseshoe."""
     return fitted_to(sparse_problem(rng), "group_horseshoe", lr=1e-5, num_steps=1000)
@@ -206,7 +206,7 @@ def count_outliers(rng: RNG) -> Case:
     return fitted_to(with_train(source, X=X, y=y))
 
 
-@KEPT_BAD.add("logistic", predict="bad")
+@KEPT_BAD.add("logistic", parameters="bad")
 def raw_inputs_logistic(rng: RNG) -> Case:
     """Two classes, inputs around a thousand."""
     weights = signs(rng, 3, 0.02)
@@ -226,4 +226,4 @@ def tree_without_densities(rng: RNG) -> Case:
 def tree_without_history(rng: RNG) -> Case:
     """A good network whose stored tree lost the history of training and the test rows."""
     case = fitted_to(wave_problem(rng), net="mlp:2-20-1")
-    return replace(case, alter=without("optimization", "held_out"))
+    return replace(case, alter=without("optimization", "held_out", "references"))
