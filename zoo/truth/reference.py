@@ -320,7 +320,7 @@ def _escalate(
             return found
         else:
             factor = 1
-        needed = factor * (budget.spent - before)
+        needed = factor * (budget.spent - before - found.draws.compile_seconds)
         if not found.draws.is_complete or needed > OPTIMISM * budget.left:
             return _out_of_budget(found, budget, needed)
 

@@ -42,6 +42,7 @@ from zoo.infer.nuts.whitening import (
     Hint,
     apply_factor,
     find_factors,
+    is_log_uniform,
     normal_base,
     regress,
     site_transform,
@@ -142,6 +143,7 @@ class LogDensity:
         self.args: tuple[Any, ...] = _double(tuple(args))
         self.kwargs: dict[str, Any] = _double(dict(kwargs or {}))
         self._whitened: dict[str, tuple[Hint, Factor | None]] = {}
+        self._flattens = False
         self.sites = tuple(_latent_sites(self._trace_under(InitMessenger(_first_value))))
         self.size = sum(site.size for site in self.sites)
 
@@ -237,12 +239,21 @@ class LogDensity:
                 singles = [constrain(row) for row in rows]
                 return {s.name: torch.stack([v[s.name] for v in singles]) for s in self.sites}
 
-    def with_hints(self, hints: Mapping[str, Hint]) -> "LogDensity":
-        """Return the same density in other coordinates: sites with a hint are whitened."""
+    def with_hints(self, hints: Mapping[str, Hint], *, flatten: bool = False) -> "LogDensity":
+        """Return the same density in other coordinates: sites with a hint are whitened.
+
+        With `flatten`, also those of `log_uniform_sites` change.
+        """
         factors = self._forms[1] if hints else {}
         other = copy.copy(self)
         other._whitened = {name: (hint, factors.get(name)) for name, hint in hints.items()}
+        other._flattens = flatten
         return other
+
+    def log_uniform_sites(self) -> tuple[str, ...]:
+        """Return the sites with a smooth log-uniform prior, a spike with heavy tails."""
+        trace = self._trace_under(InitMessenger(_first_value))
+        return tuple(s.name for s in self.sites if is_log_uniform(trace.nodes[s.name]["fn"]))
 
     def hierarchical_normals(self) -> tuple[str, ...]:
         """Return the hierarchical normal sites, centred or non-centred.
@@ -332,7 +343,8 @@ class LogDensity:
 
     def _transform(self, site: Mapping[str, Any], before: Mapping[str, Tensor]) -> Transform:
         hint, factor = self._whitened.get(site["name"], (None, None))
-        return site_transform(site["fn"], hint, 1.0 if factor is None else factor(before))
+        multiplier = 1.0 if factor is None else factor(before)
+        return site_transform(site["fn"], hint, multiplier, flatten=self._flattens)
 
     def capture(self) -> GraphModule:
         """Record value and gradient as a flat graph that needs neither Pyro nor the model.

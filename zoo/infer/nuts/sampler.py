@@ -8,7 +8,7 @@ short trial chains decide.
 
 Hierarchical normal sites are sampled in adapted coordinates: a short pilot chain in non-centred
 coordinates estimates what the data say about each element, and the parameterisation follows from it
-(`zoo.infer.nuts.whitening`). The posterior stays the same.
+(`zoo.infer.nuts.whitening`). Smooth log-uniform sites are flattened. The posterior stays the same.
 """
 
 import contextlib
@@ -255,7 +255,8 @@ class _Run:
             int(child.generate_state(1)[0]) for child in children
         )
         hints = self._hints(pilot_seed) if reparameterise else {}
-        density = self.density.with_hints(hints)
+        flat_sites = self.density.log_uniform_sites() if reparameterise else ()
+        density = self.density.with_hints(hints, flatten=reparameterise)
         function = self._compiled(density)
         self.budget.require("recording and compiling")
         call = function.function() if isinstance(function, Compiled) else function
@@ -289,7 +290,7 @@ class _Run:
             "num_chains": self.num_chains,
             "seed": self.seed,
             "reparameterise": reparameterise,
-            "reparameterised": sorted(hints),
+            "reparameterised": sorted({*hints, *flat_sites}),
             "backend": function.backend if isinstance(function, Compiled) else "eager",
             **found,
         }
@@ -383,7 +384,8 @@ class _Run:
             return {}
         # In full shape, so that compiled code can be reused with the estimated hints.
         zeros = {n: torch.zeros(self.density.shapes[n], dtype=torch.float64) for n in names}
-        density = self.density.with_hints({name: Hint(zero, zero) for name, zero in zeros.items()})
+        nothing = {name: Hint(zero, zero) for name, zero in zeros.items()}
+        density = self.density.with_hints(nothing, flatten=True)
         function = self._compiled(density)
         self.budget.require("recording and compiling")
         settings = replace(

@@ -10,6 +10,7 @@ Multivariate normal sites with a random covariance, as of a Gaussian process, ar
 so is a normal vector that is multiplied by a random matrix, such as a Cholesky factor.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from torch.distributions import (
 )
 from torch.fx import Graph, GraphModule, Node
 
+from zoo.distributions.smooth_log_uniform import SmoothLogUniform
 from zoo.infer.private_torch import schema_of
 
 aten = torch.ops.aten
@@ -45,7 +47,11 @@ class Hint:
 
 
 def site_transform(
-    distribution: Any, hint: Hint | None = None, factor: Tensor | float = 1.0
+    distribution: Any,
+    hint: Hint | None = None,
+    factor: Tensor | float = 1.0,
+    *,
+    flatten: bool = False,
 ) -> Transform:
     r"""Return the bijection from real space onto the support of a site.
 
@@ -65,8 +71,13 @@ def site_transform(
     :math:`I + B^\top \Lambda B`, it is
 
     .. math:: z = \mu + S C^{-\top} \left(u + C^{-1} B^\top \Lambda (m - A\mu)\right).
+
+    With `flatten`, a smooth log-uniform site is :math:`z = e^a \sinh u`: its density, a spike of
+    width :math:`e^a` at zero with tails of :math:`1/|z|`, is nearly constant in :math:`u`.
     """
     normal = normal_base(distribution)
+    if flatten and is_log_uniform(distribution):
+        return _Sinh(_base(distribution).low.exp())
     if hint is None or normal is None:
         bijection: Transform = biject_to(support_of(distribution))
         return bijection
@@ -90,9 +101,41 @@ def _is_mixture(support: Any) -> bool:
 
 def normal_base(distribution: Any) -> Normal | MultivariateNormal | None:
     """Return the normal distribution inside a distribution, if there is one."""
+    base = _base(distribution)
+    return base if isinstance(base, Normal | MultivariateNormal) else None
+
+
+def is_log_uniform(distribution: Any) -> bool:
+    """Return whether a distribution is a smooth log-uniform one."""
+    return isinstance(_base(distribution), SmoothLogUniform)
+
+
+def _base(distribution: Any) -> Any:
     while isinstance(distribution, Independent):
         distribution = distribution.base_dist
-    return distribution if isinstance(distribution, Normal | MultivariateNormal) else None
+    return distribution
+
+
+class _Sinh(Transform):
+    """The map u -> scale sinh(u)."""
+
+    domain = constraints.real
+    codomain = constraints.real
+    bijective = True
+
+    def __init__(self, scale: Tensor) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self.scale * torch.sinh(x)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return torch.asinh(y / self.scale)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return log(scale cosh(x)), also where cosh overflows."""
+        return self.scale.log() + x.abs() + torch.log1p(torch.exp(-2 * x.abs())) - math.log(2)
 
 
 def spread_of(normal: Normal | MultivariateNormal) -> Tensor:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
+from zoo.distributions.smooth_log_uniform import SmoothLogUniform
 from zoo.infer.nuts.density import LogDensity
 from zoo.infer.nuts.whitening import Hint, site_transform
 
@@ -235,3 +236,26 @@ def test_density_is_not_a_number_where_a_matrix_has_no_factor():
     value, slope = LogDensity(broken).eager(np.array([-1.0]))
     assert np.isnan(value)
     assert np.isnan(slope).all()
+
+
+def spiked():
+    observe(pyro.sample("effect", SmoothLogUniform(-8.0, 2.0).expand([3]).to_event(1)))
+
+
+def test_log_uniform_sites_are_nearly_flat_and_their_jacobian_is_exact():
+    law = SmoothLogUniform(torch.tensor(-8.0).double(), torch.tensor(2.0).double())
+    transform = site_transform(law, flatten=True)
+    u = torch.linspace(-9.0, 9.0, 41, dtype=torch.float64, requires_grad=True)
+    z = transform(u)
+    (slope,) = torch.autograd.grad(z.sum(), u)
+    jacobian = transform.log_abs_det_jacobian(u, z)
+    np.testing.assert_allclose(jacobian.detach().numpy(), slope.log().numpy(), rtol=1e-10)
+    np.testing.assert_allclose(transform.inv(z).detach().numpy(), u.detach().numpy(), rtol=1e-9)
+    flat = (law.log_prob(z) + jacobian).detach()
+    assert float(flat.max() - flat.min()) < 1.0  # over a range of e^18 in z
+    assert site_transform(law)(u).equal(u)
+
+
+def test_log_uniform_sites_are_found():
+    assert LogDensity(spiked).log_uniform_sites() == ("effect",)
+    assert LogDensity(centred).log_uniform_sites() == ()
