@@ -27,6 +27,9 @@ LEADS: dict[Use, tuple[str, ...]] = {
     "compress": ("compression.pruned",),
 }
 
+#: Checks that a use must have, to be judged at all.
+OWN: dict[Use, tuple[str, ...]] = {"compress": ("compression.*", "quantization.*")}
+
 #: Checks whose message is shown with a cause, the first that is present.
 SHOWN: dict[str, tuple[str, ...]] = {
     "leak": ("data.leak",),
@@ -118,7 +121,11 @@ def check_use(use: str) -> Use:
 
 
 def _speaking(findings: Sequence[Finding], use: Use) -> list[Finding]:
-    return [found for found in findings if found.level != "info" and use in found.uses]
+    """Return the findings on a use; without one of its own, those of other uses do not count."""
+    speaking = [found for found in findings if found.level != "info" and use in found.uses]
+    own = OWN.get(use, ("*",))
+    shown = any(fnmatch.fnmatchcase(f.check, pattern) for f in speaking for pattern in own)
+    return speaking if shown else []
 
 
 def _of_use(findings: Sequence[Finding], use: Use, causes: Sequence[Diagnosis]) -> UseVerdict:

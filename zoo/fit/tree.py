@@ -33,6 +33,8 @@ from zoo.infer.predict.draws import Draws, draw_prior, log_posterior, site_log_p
 from zoo.infer.pruning.groups import GroupView
 from zoo.infer.psis import MAX_DIMENSION
 from zoo.infer.svi.schedule import child_seed
+from zoo.likelihoods import Categorical
+from zoo.network.bnn import BNN
 from zoo.network.nets import choices
 
 #: Largest number of elements of the training inputs that are stored.
@@ -58,7 +60,7 @@ def fit_tree(
     stats = {"log_prior": log_prior}
     with contextlib.suppress(NotImplementedError):  # the density of a guide may be unknown
         stats["log_q"] = log_posterior(fitted.assembly.guide, draws)
-    names = identified_slots(model.net, list(model.slots))
+    names = readable_slots(model)
     few = sum(value[0].numel() for value in draws.sites.values()) <= MAX_DIMENSION
     if len(y) == len(dataset.y_train):  # the log joint needs all rows
         stats["lp"] = log_prior + likelihoods.double().sum(1)
@@ -143,6 +145,16 @@ def identified_slots(net: nn.Module, slots: list[str]) -> list[str]:
     return slots if is_linear and len(kinds) == 1 else []
 
 
+def readable_slots(model: BNN) -> list[str]:
+    """Return the slots whose values can be read: those that are identified, but not of a softmax.
+
+    A common shift of all logits changes no probability, so only the prior holds their weights.
+    """
+    if isinstance(model.likelihood, Categorical):
+        return []
+    return identified_slots(model.net, list(model.slots))
+
+
 def _prior_draws(fitted: Fitted, draws: Draws) -> Draws | None:
     num_bytes = sum(value.nbytes for value in (draws.sites | draws.slots).values())
     if num_bytes > MAX_WEIGHT_BYTES:
@@ -200,7 +212,7 @@ def _attributes(
         "not_applicable": json.dumps(_not_applicable(fitted, dataset)),
         "loss_is_elbo": int(fitted.loss_is_elbo),
         "parameters": ", ".join(model.slots),
-        "identified": ", ".join(identified_slots(model.net, list(model.slots))),
+        "identified": ", ".join(readable_slots(model)),
         "groups": json.dumps(groups.to_dict()),
         "structure": json.dumps({"edges": structure_edges(model.net, fitted.draws.slots)}),
         "classes": json.dumps(list(fitted.schema.classes)),

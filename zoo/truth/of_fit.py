@@ -15,7 +15,7 @@ from zoo.fit.any_model import FittedModel
 from zoo.fit.comparable import function_group, functions_of
 from zoo.fit.model_draws import densities_of
 from zoo.fit.result import Fitted, target_tensor
-from zoo.fit.tree import identified_slots
+from zoo.fit.tree import readable_slots
 from zoo.infer.predict.draws import Draws, draw_prior, log_likelihood, site_log_priors, slots_of
 from zoo.infer.predict.outputs import network_outputs
 from zoo.truth.criteria import Values
@@ -93,7 +93,7 @@ class _Sampled:
             for name, prior in self.model.priors.items()
             if prior != fitted.assembly.model.priors[name]
         }
-        self.names = identified_slots(self.model.net, list(self.model.slots))
+        self.names = readable_slots(self.model)
         y = target_tensor(fitted.assembly, dataset.y_train).cpu()
         x = torch.as_tensor(dataset.X_train, dtype=torch.float64)
         self.data = (x, y.double() if y.is_floating_point() else y)
