@@ -168,7 +168,7 @@ def _follows(fit: Array, trivial: Array, rivals: dict[str, Array], gains: dict[s
     return any(
         gains.get(name, 0.0) > stats.norm.isf(CLEAR)
         and ((fit - rival) ** 2).sum() < ((fit - trivial) ** 2).sum()
-        and lower_bound(fit - rival, BETTER) <= 0
+        and lower_bound(fit - rival - SMALL * trivial, BETTER) <= 0
         for name, rival in rivals.items()
     )
 
