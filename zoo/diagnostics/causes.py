@@ -114,7 +114,8 @@ class Diagnosis:
 _COVERAGE = ("predictive.coverage_*", "predictive.*_pit", "predictive.calibration")
 _FIT = ("optimisation.*", "approximation.*", "truth.*", "usefulness.*", "sensitivity.*")
 _EVERYTHING = ("*",)
-_NOISE = (*_COVERAGE, "predictive.posterior_check", "usefulness.density", "data.outliers")
+_ROWS = ("data.outliers", "data.tails")
+_NOISE = (*_COVERAGE, "predictive.posterior_check", "usefulness.density", *_ROWS)
 _OFF = ("approximation.*", "truth.*", "optimisation.objective", "optimisation.stationary")
 
 
@@ -162,14 +163,14 @@ CAUSES: tuple[Cause, ...] = (
         "The inputs or targets are on a scale that the priors and the learning rate do not expect.",
         "Scale your inputs and targets: subtract the mean, divide by the standard deviation.",
         lambda e: e.bad("data.scale"),
-        (*_FIT, "data.scale", "prior.*", "predictive.*", "data.outliers"),
+        (*_FIT, "data.scale", "prior.*", "predictive.*", *_ROWS),
     ),
     Cause(
         "untrained",
         "The posterior is still at its start: nothing has been learned.",
         "Raise the learning rate (lr), or leave out num_steps so that training ends by itself.",
         lambda e: e.failed("optimisation.start"),
-        (*_FIT, "prior.*", "predictive.*", "compression.*", "data.outliers"),
+        (*_FIT, "prior.*", "predictive.*", "compression.*", *_ROWS),
     ),
     Cause(
         "wrong_objective",
@@ -196,7 +197,7 @@ CAUSES: tuple[Cause, ...] = (
         "The prior is too narrow: it cannot reach the data, and holds the posterior back.",
         "Widen the prior, or scale the data to its units.",
         lambda e: e.bad("predictive.prior_check", "prior.holds_back", "prior.conflict"),
-        ("prior.*", "predictive.*", "usefulness.*", "sensitivity.*", "data.outliers"),
+        ("prior.*", "predictive.*", "usefulness.*", "sensitivity.*", *_ROWS),
         rivals=(("underfit", "a fit with a ten times wider prior"),),
     ),
     Cause(
@@ -241,7 +242,7 @@ CAUSES: tuple[Cause, ...] = (
         "The noise scale is fixed and too small.",
         "Learn the noise scale: likelihood 'gaussian' without a number.",
         lambda e: e.has_fixed_noise and _too_narrow(e),
-        (*_NOISE, "usefulness.density", "predictive.loo*", "sensitivity.*", "data.outliers"),
+        (*_NOISE, "predictive.loo*", "sensitivity.*"),
         rivals=(("underfit", "a fit with learned noise"),),
     ),
     Cause(

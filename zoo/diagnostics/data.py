@@ -17,7 +17,8 @@ SCALE = partial(Finding, "data.scale", source="LeCun, Bottou, Orr and Müller (1
 LEAK = partial(Finding, "data.leak", source="Kaufman et al. (2012)")
 COPIES = partial(Finding, "data.copies", source="interval coverage")
 SHIFT = partial(Finding, "data.shift", source="Massart (1990)")
-OUTLIERS = partial(Finding, "data.outliers", source="Gelman, Meng and Stern (1996)")
+OUTLIERS = partial(Finding, "data.outliers", source="interval coverage")
+TAILS = partial(Finding, "data.tails", source="Gelman, Meng and Stern (1996)")
 
 #: The relative error of a standard deviation from n rows is 1 / sqrt(2 n). Its interval of 95 %
 #: (99 %) spans the factor 1.53, at which intervals are called wrong, below 11 (18) rows.
@@ -38,8 +39,11 @@ COPIES_WARN, COPIES_FAIL = 1 / 0.84**2, 1 / 0.65**2
 SHIFT_P_VALUE, SHIFT_DISTANCE = 0.01, 0.1
 #: Share of test rows beyond all training rows that is a failure.
 OUTSIDE_FAIL = 0.5
-#: p-value of the least probable row; share of the misfit that few rows own; how many are few.
-OUTLIER_P_VALUE, OWNED_FAIL, FEW_ROWS = 0.01, 0.25, 0.05
+#: p-value of the least probable row.
+TAIL_P_VALUE = 0.01
+#: Share of the misfit that few rows own, and how many are few. Without rows that own the share s of
+#: the squared residuals the noise is sqrt(1 - s) times as large: 0.84 and 0.65 as above.
+OWNED_WARN, OWNED_FAIL, FEW_ROWS = 1 - 0.84**2, 1 - 0.65**2, 0.05
 #: Share of the variance of a column that its three largest deviations have.
 TOP_SHARE = 0.8
 
@@ -212,36 +216,39 @@ def _outliers(tree: xarray.DataTree, facts: _Facts) -> list[Finding]:
     # Each row of a correct model has half a nat of misfit on average: its squared residual over
     # twice the variance.
     owned = float((rows.mean() - rows[improbable]).sum() / (0.5 * len(rows)))
-    beyond = p_value < OUTLIER_P_VALUE
-    shares, names = facts.column("input_top_share")
-    k = int(shares.argmax()) if len(shares) else 0
-    top, where = (float(shares[k]), names[k]) if len(shares) else (0.0, "")
-    if facts.known("target_top_share") > top:
-        top, where = facts.known("target_top_share"), "the target"
-    level: Level = "ok"
-    message = (
+    beyond = p_value < TAIL_P_VALUE
+    words = (
         f"The least probable training row has a log likelihood of "
         f"{format_number(float(np.median(observed)))} (replicated data: "
         f"{format_number(float(np.median(replicated)))}, p = {format_number(p_value)})."
     )
-    value, limit = p_value, OUTLIER_P_VALUE
     if beyond and number > FEW_ROWS * len(rows):
-        message += f" This holds for {number} rows, so it is the noise that does not fit."
-        return [OUTLIERS("info", value, limit, message)]
-    if beyond:
-        level = "fail" if owned > OWNED_FAIL else "warn"
-        message += (
-            f" {max(number, 1)} of {len(rows)} rows own {format_share(min(owned, 1.0))} of the "
-            "misfit."
-        )
-    if top > TOP_SHARE:
-        level = "fail" if level == "fail" else "warn"
-        message += f" Three rows have {format_share(top)} of the variance of {where}."
-        if not beyond:
-            value, limit = top, TOP_SHARE
+        words += f" This holds for {number} rows, so it is the noise that does not fit."
+        number, owned = 0, 0.0
     advice = (
         "Look at these rows; if they are right, use a likelihood with heavier tails (student_t)."
-        if beyond and task_of(tree) == "regression"
-        else "Look at these rows: correct or remove them, or transform the column."
+        if task_of(tree) == "regression"
+        else "Look at these rows: correct or remove them."
     )
-    return [OUTLIERS(level, value, limit, message, advice)]
+    tails = TAILS("warn" if beyond else "ok", p_value, TAIL_P_VALUE, words, advice)
+    owned = owned if beyond else 0.0
+    level = level_of(owned, OWNED_WARN, OWNED_FAIL)
+    limit = OWNED_FAIL if level == "fail" else OWNED_WARN
+    message = (
+        f"{number if beyond else 0} of {len(rows)} training rows are less probable than the "
+        f"likelihood allows and own {format_share(min(owned, 1.0))} of the misfit."
+    )
+    if level == "ok":
+        top, where = _top(facts)
+        if top > TOP_SHARE:
+            message += f" Three rows have {format_share(top)} of the variance of {where}."
+            advice = "Look at these rows: correct or remove them, or transform the column."
+            return [OUTLIERS("warn", top, TOP_SHARE, message, advice), tails]
+    return [OUTLIERS(level, owned, limit, message, advice), tails]
+
+
+def _top(facts: _Facts) -> tuple[float, str]:
+    """Return the largest share of a column's variance that three rows have, and the column."""
+    shares, names = facts.column("input_top_share")
+    found = [*zip(shares.tolist(), names, strict=True)]
+    return max([*found, (facts.known("target_top_share"), "the target")])

@@ -27,6 +27,9 @@ DENSITY = partial(Finding, "usefulness.density", source="Diebold and Mariano (19
 CLEAR = 0.01
 #: Level at which a fit must be better than the trivial reference; a miss is only a warning.
 BETTER = 0.05
+#: A reference has something to learn for sure if it gains this many standard errors on the training
+#: rows, in cross-validation.
+LEARNABLE = 4.0
 #: Fewer held-out rows cannot tell a useful fit from a useless one.
 MIN_ROWS = 10
 #: Share of the error that a reference removes and the fit does not: warning and failure.
@@ -120,21 +123,22 @@ def _skill(errors: dict[str, Array], gains: dict[str, float], task: str) -> Find
         advice = "Hold out more rows for testing (test_fraction), or collect more rows."
         reason = f"{len(fit)} held-out rows cannot tell a useful fit from a useless one."
         return unchecked("usefulness.skill", reason, advice)
-    better = lower_bound(trivial - fit, BETTER)
-    if better > 0 or _follows(fit, rivals, gains):
+    # A tiny share of the right prediction is clearly better than nothing, and still useless.
+    better = min(
+        lower_bound(trivial - fit, BETTER), (removed["fit"] - SMALL) * float(trivial.mean())
+    )
+    if better > 0 or _follows(fit, trivial, rivals, gains):
         return SKILL("ok", value, LOST_WARN, message)
     message += " This is no better than predicting the same for every row."
-    learnable = any(gains.get(name, 0.0) > stats.norm.isf(CLEAR) for name in rivals)
+    most = max((gains.get(name, 0.0) for name in rivals), default=0.0)
     advice = (
         "Train longer or widen the prior: the references do find something to learn."
-        if learnable
+        if most > stats.norm.isf(CLEAR)
         else "Look for better inputs or collect more rows: the references do not predict the "
         "target either."
     )
-    # Cross-validation shows that there is something to learn, and the fit is worse than the
-    # reference that learned it, or else it would have passed.
-    level = "fail" if learnable else "warn"
-    return SKILL(level, better / float(trivial.mean()), 0.0, message, advice)
+    level = "fail" if most > LEARNABLE else "warn"
+    return SKILL(level, better, 0.0, message, advice)
 
 
 def _lost(fit: Array, rival: Array, trivial: Array, p_value: float) -> float:
@@ -155,13 +159,16 @@ def _lost(fit: Array, rival: Array, trivial: Array, p_value: float) -> float:
     return low if matters else min(low, LOST_WARN)
 
 
-def _follows(fit: Array, rivals: dict[str, Array], gains: dict[str, float]) -> bool:
-    """Return whether the fit is as good as a rival that gains clearly on the training rows.
+def _follows(fit: Array, trivial: Array, rivals: dict[str, Array], gains: dict[str, float]) -> bool:
+    """Return whether the fit does as a rival that gains clearly on the training rows.
 
-    Few held-out rows may not show a small gain that cross-validation on more rows shows.
+    Few held-out rows may not show a small gain that cross-validation on more rows shows. The errors
+    of the fit must be nearer to those of the rival than to those of the trivial reference.
     """
     return any(
-        gains.get(name, 0.0) > stats.norm.isf(CLEAR) and lower_bound(fit - rival, BETTER) <= 0
+        gains.get(name, 0.0) > stats.norm.isf(CLEAR)
+        and ((fit - rival) ** 2).sum() < ((fit - trivial) ** 2).sum()
+        and lower_bound(fit - rival - SMALL * trivial, BETTER) <= 0
         for name, rival in rivals.items()
     )
 

@@ -134,6 +134,7 @@ def _of_task(*tasks: str) -> Callable[[FitKind], bool]:
 _LOSSES = "the loss of every step (group 'optimization')"
 _HELD_OUT = "observed and predicted held-out rows (group 'held_out')"
 _REFERENCES = "predictions of references for held-out rows (group 'references')"
+_ROWS = "the least probable training rows (group 'rows')"
 _FACTS = "facts about the data (group 'data')"
 _HOLD_OUT = "Hold out rows for testing (test_fraction)."
 _AGAIN = "Fit again, and keep all groups of the tree."
@@ -225,13 +226,8 @@ CHECKS: tuple[Check, ...] = (
     Check("data.copies", ("intervals", "parameters", "compare"), _network, _FACTS, _AGAIN),
     Check("data.leak", _FUNCTIONS, _network, _FACTS, _HOLD_OUT),
     Check("data.shift", _FUNCTIONS, _network, _FACTS, _HOLD_OUT),
-    Check(
-        "data.outliers",
-        ("predict", "intervals", "parameters"),
-        _network,
-        "the least probable training rows (group 'rows')",
-        _AGAIN,
-    ),
+    Check("data.outliers", ("predict", "intervals", "parameters"), _network, _ROWS, _AGAIN),
+    Check("data.tails", ("intervals",), _network, _ROWS, _AGAIN),
     Check("sensitivity.*", ("parameters",)),
     Check(
         "compression.*",

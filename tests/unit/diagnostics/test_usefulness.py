@@ -12,7 +12,7 @@ from zoo.diagnostics.usefulness import (
 )
 
 
-def compared(predictions, y, *, scale=1.0, task="regression", scales=None):
+def compared(predictions, y, *, scale=1.0, task="regression", scales=None, gain=0.0):
     """Return the tree of predictions by name, with Gaussian densities of a scale."""
     scales = {} if scales is None else scales
     errors = [(prediction - y) ** 2 for prediction in predictions.values()]
@@ -24,7 +24,11 @@ def compared(predictions, y, *, scale=1.0, task="regression", scales=None):
     return tree_of(
         {
             "references": xarray.Dataset(
-                {"error": (dims, np.stack(errors)), "log_density": (dims, np.stack(densities))},
+                {
+                    "error": (dims, np.stack(errors)),
+                    "log_density": (dims, np.stack(densities)),
+                    "training_gain": ("reference", np.full(len(predictions), gain)),
+                },
                 coords={"reference": list(predictions)},
             )
         },
@@ -91,6 +95,16 @@ def test_nothing_to_learn_is_a_warning_and_no_failure():
         levels.add(skill(compared({"trivial": 0 * y, **small}, y)).level)
     assert levels <= {"warn", "ok"}
     assert "warn" in levels
+
+
+@pytest.mark.parametrize(("gain", "level"), [(0.0, "warn"), (3.0, "warn"), (6.0, "fail")])
+def test_a_fit_that_ignores_what_cross_validation_finds_is_no_better_than_the_mean(gain, level):
+    """The held-out rows are too few for a signal that the training rows show."""
+    _, truth, y = problem(0, rows=20, signal=0.3)
+    tree = compared({"fit": 1e-3 * truth, "trivial": 0 * y, "linear": truth}, y, gain=gain)
+    assert skill(tree).level == level
+    follows = compared({"fit": 0.99 * truth, "trivial": 0 * y, "linear": truth}, y, gain=gain)
+    assert skill(follows).level == ("ok" if gain else "warn")
 
 
 def test_half_of_what_a_kernel_explains_asks_for_a_larger_network():

@@ -211,7 +211,8 @@ def with_rows(likelihood, observed, replicated, dataset):
         },
         task=dataset.task,
     )
-    return the(data_findings(tree), "data.outliers")
+    found = data_findings(tree)
+    return the(found, "data.outliers"), the(found, "data.tails")
 
 
 def gaussian_rows(residuals, seed=0, draws=100):
@@ -227,8 +228,9 @@ def gaussian_rows(residuals, seed=0, draws=100):
 
 def test_gaussian_residuals_raise_no_alarm():
     levels = [
-        gaussian_rows(np.random.default_rng(seed).normal(size=200), seed).level
+        finding.level
         for seed in range(200)
+        for finding in gaussian_rows(np.random.default_rng(seed).normal(size=200), seed)
     ]
     # With a rate of 1 %, more than 7 of 200 have a probability of 0.1 %.
     assert sum(level != "ok" for level in levels) <= 7
@@ -238,15 +240,17 @@ def test_gaussian_residuals_raise_no_alarm():
 def test_a_few_targets_a_thousand_sds_away_own_the_fit(seed):
     residuals = np.random.default_rng(seed).normal(size=200)
     residuals[:3] += [1000, -1000, 800]
-    result = gaussian_rows(residuals, seed)
-    assert result.level == "fail"
-    assert "student_t" in result.advice
+    outliers, tails = gaussian_rows(residuals, seed)
+    assert (outliers.level, tails.level) == ("fail", "warn")
+    assert "student_t" in outliers.advice
+    assert outliers.value > outliers.threshold
 
 
-def test_one_row_of_seven_sds_is_a_warning():
+def test_one_row_of_seven_sds_is_a_warning_about_the_tails():
     residuals = np.random.default_rng(0).normal(size=400)
     residuals[0] = 7
-    assert gaussian_rows(residuals).level == "warn"
+    outliers, tails = gaussian_rows(residuals)
+    assert (outliers.level, tails.level) == ("ok", "warn")
 
 
 def test_noise_that_is_too_small_for_most_rows_is_not_called_an_outlier():
@@ -254,8 +258,9 @@ def test_noise_that_is_too_small_for_most_rows_is_not_called_an_outlier():
     likelihood = -50 * rng.normal(size=100) ** 2
     replicated = (-0.5 * rng.normal(size=(5, 100, 100)) ** 2).min(-1)
     dataset = simulated(0)
-    result = with_rows(likelihood, np.full(100, likelihood.min()), replicated, dataset)
-    assert result.level == "info"
+    outliers, tails = with_rows(likelihood, np.full(100, likelihood.min()), replicated, dataset)
+    assert (outliers.level, tails.level) == ("ok", "warn")
+    assert "noise" in tails.message
 
 
 def test_an_input_whose_variance_three_rows_own_is_a_warning():
