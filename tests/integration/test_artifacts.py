@@ -54,6 +54,12 @@ def test_tree_has_the_groups_of_the_schema(tree):
         "functions",
         "held_out",
         "optimization",
+        "leave_one_out",
+        "references",
+        "prior_statistics",
+        "rows",
+        "data",
+        "start",
     }
     assert tree["log_likelihood"]["y"].dims == ("chain", "draw", "obs_id")
     assert tree["log_likelihood"]["y"].shape == (1, 10, 142)

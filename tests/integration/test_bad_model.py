@@ -221,7 +221,7 @@ def test_bad_questions(refused, arguments, fragment):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["sbc", "m", "--seed", "abc"], ["fit", "--nope"], ["nope"], ["predict"]]
+    "arguments", [["truth", "m", "--seed", "abc"], ["fit", "--nope"], ["nope"], ["predict"]]
 )
 def test_usage_errors_have_the_same_exit_code(zoo_here, arguments):
     outcome = zoo_here(*arguments)

@@ -140,5 +140,7 @@ def test_predictions_are_those_of_real_batches_where_the_laws_are_right():
 
 def test_defaults_are_accurate_on_digits():
     dataset = zoo.data.load("digits", seed=0)
-    fitted = zoo.fit("stochastic_batch_norm", data=dataset, seed=0, progress_bar=False)
+    fitted = zoo.fit(
+        "stochastic_batch_norm", data=dataset, seed=0, num_steps=3000, progress_bar=False
+    )
     assert fitted.metrics(dataset, fitted.groups(dataset))["test.accuracy"] >= 0.97

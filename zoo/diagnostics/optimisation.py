@@ -37,6 +37,7 @@ from scipy import stats
 from zoo.diagnostics.finding import LEVELS, Finding, format_number, level_of, unchecked
 from zoo.diagnostics.reading import Array, training_rows, variable
 from zoo.diagnostics.truth_distance import SHIFT_FAIL, SHIFT_WARN
+from zoo.diagnostics.uses import kind_of
 from zoo.infer.svi.tolerance import OUTPUT_SDS, tolerance_in_nats
 
 FINITE = partial(Finding, "optimisation.finite")
@@ -98,7 +99,8 @@ def optimisation_findings(tree: xarray.DataTree) -> list[Finding]:
     findings = []
     if losses is not None:
         findings += [_finite_losses(losses), _convergence(tree, losses, tolerance)]
-        findings.append(_outputs_settled(tree))
+        if kind_of(tree).family == "network" or "sds" in tree["optimization"].attrs:
+            findings.append(_outputs_settled(tree))
         findings += _objective(tree, losses, tolerance)
     if losses is not None and len(losses) > 1:
         ends = losses[:, -max(1, losses.shape[1] // 10) :]

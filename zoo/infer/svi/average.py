@@ -29,7 +29,8 @@ class RunningAverage:
         if self.count == 1:
             self.values = [value.clone() for value in current]
         else:
-            torch._foreach_lerp_(self.values, current, 1 / self.count)
+            for value, new in zip(self.values, current, strict=True):
+                value.lerp_(new, 1 / self.count)
 
     def reset(self) -> None:
         """Start again."""
