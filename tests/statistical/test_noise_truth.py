@@ -221,5 +221,6 @@ def test_nuts_on_the_proper_counterpart_of_dropout_has_the_posterior_of_quadratu
 def test_truth_of_the_small_problem_is_accepted(method):
     from zoo.truth.of_method import entry_truth
 
-    found = entry_truth(method, {}, cache=False, progress_bar=False)
+    # Inputs that may be zero make a wide plateau next to narrow modes: small steps, deep trees.
+    found = entry_truth(method, {}, cache=False, progress_bar=False, max_seconds=900.0)
     assert found.is_right, found.truth.reasons

@@ -125,12 +125,15 @@ def compile_graph(
 
 
 class InductorCode:
-    """A graph of one input compiled by Inductor, with access to its compiled loops."""
+    """A graph of one input compiled by Inductor, with access to its compiled loops.
 
-    def __init__(self, graph: GraphModule, example: Tensor) -> None:
+    Inductor's vectors hold sixteen numbers with AVX-512, and `narrow` ones eight.
+    """
+
+    def __init__(self, graph: GraphModule, example: Tensor, *, narrow: bool = False) -> None:
         with warnings.catch_warnings(), torch.no_grad(), _private_names():
             warnings.simplefilter("ignore")  # torch's own, about deprecated parts of itself
-            self._run, self._code = _compile(graph, example)
+            self._run, self._code = _compile(graph, example, narrow)
 
     def __call__(self, point: Tensor) -> Any:
         """Return what the graph returns, as computed by Inductor."""
@@ -186,7 +189,9 @@ class InductorCode:
             return types.FunctionType(call.__func__.__code__, known)(call.__self__, inputs)
 
 
-def _compile(graph: GraphModule, example: Tensor) -> tuple[Callable[[Tensor], Any], Any]:
+def _compile(
+    graph: GraphModule, example: Tensor, narrow: bool
+) -> tuple[Callable[[Tensor], Any], Any]:
     """Return the compiled function, and the object of Inductor that makes its calls."""
     from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -200,6 +205,10 @@ def _compile(graph: GraphModule, example: Tensor) -> tuple[Callable[[Tensor], An
         codes.append(inductor.compile_fx_inner(*args, **kwargs))
         return codes[-1]
 
+    # Chains run in parallel instead of loops. Sums in another order would change the draws.
+    patches = {"cpp.threads": 1}
+    if narrow and torch.backends.cpu.get_cpu_capability() == "AVX512":
+        patches["cpp.simdlen"] = 256
     # Inductor caches its code on disk, for workers and for later runs, but only if the graph comes
     # with an environment of shapes. The cache of the layer above would hide the code.
     shapes = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
@@ -208,8 +217,7 @@ def _compile(graph: GraphModule, example: Tensor) -> tuple[Callable[[Tensor], An
             graph,
             [example],
             inner_compile=compile_inner,
-            # Chains run in parallel instead. Sums in another order would change the draws.
-            config_patches={"cpp.threads": 1},
+            config_patches=patches,
         )
     return run, codes[-1]
 

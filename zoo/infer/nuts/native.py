@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from zoo.errors import ZooError
+from zoo.infer.nuts.rewriting import faster, is_narrow
 from zoo.infer.private_torch import (
     Handle,
     InductorCode,
@@ -198,7 +199,8 @@ class Program:
 
     def __init__(self, graph: GraphModule, size: int) -> None:
         self.size = size
-        self._code = InductorCode(graph, self._example())
+        written = faster(graph, self._example())
+        self._code = InductorCode(written, self._example(), narrow=is_narrow(written))
         self._is_native = self._agrees()
 
     @nan_if_singular
