@@ -232,6 +232,18 @@ def test_a_fit_that_raises_is_a_row(monkeypatch):
     assert "verdict_compress" not in found
 
 
+def _never_end():
+    while True:
+        pass
+
+
+def test_a_fit_that_does_not_end_is_stopped():
+    with pytest.raises(TimeoutError, match="not finished after"), running.limited(0.05):
+        _never_end()
+    with running.limited(0.05):  # enough for nothing at all
+        pass
+
+
 def test_rates_count_errors_as_failures_and_have_wilson_intervals():
     levels = ["ok"] * 8 + ["warn", "error"]
     rows = [row("a", seed, "good", level) for seed, level in enumerate(levels)]
