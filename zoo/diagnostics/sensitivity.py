@@ -123,7 +123,8 @@ def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
     k = int(prior.argmax())
     noise = _noise(values, log_prior) if prior[k] > SENSITIVE else 0.0
     threshold = max(SENSITIVE, noise)
-    level = level_of(float(prior[k]), threshold)
+    # A prior that matters is no fault of a fit: it is reported. `prior.conflict` judges.
+    level = level_of(float(prior[k]), threshold, judged=False)
     if level == "ok":
         diagnosis, advice = "the prior has little effect on the predictions", ""
         if prior[k] > SENSITIVE:

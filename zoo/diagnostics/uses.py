@@ -63,7 +63,9 @@ def kind_of(tree: xarray.DataTree) -> FitKind:
     if family not in ("network", "model"):  # trees of earlier versions have no kind
         guess = "network" if "task" in attributes else "model"
         family = guess if attributes.get("creation_library") == "pyro-zoo" else "other"
-    known = "identified" not in attributes or bool(identified(tree))
+    # Under an improper prior there need not be a posterior that parameters could be read from.
+    proper = not attributes.get("improper", 0)
+    known = proper and ("identified" not in attributes or bool(identified(tree)))
     return FitKind(
         family=family,
         task=str(attributes.get("task", "")),

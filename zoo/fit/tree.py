@@ -209,6 +209,7 @@ def _attributes(
         "kind": "network",
         "trained": int(len(fitted.losses) > 0),
         "compresses": int(assembly.entry.compresses),
+        "improper": int(any(model.prior(name).is_improper for name in model.slots)),
         "not_applicable": json.dumps(_not_applicable(fitted, dataset)),
         "loss_is_elbo": int(fitted.loss_is_elbo),
         "parameters": ", ".join(model.slots),

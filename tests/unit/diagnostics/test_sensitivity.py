@@ -108,13 +108,13 @@ def test_a_wide_prior_does_not_matter():
 
 def test_a_conflicting_prior_is_found():
     (result,) = power_scaling_findings(conjugate(prior_scale=0.2, prior_mean=3.0))
-    assert result.level == "warn"
+    assert result.level == "info"
     assert "in conflict" in result.message
 
 
 def test_a_strong_prior_with_weak_data_is_found():
     (result,) = power_scaling_findings(conjugate(prior_scale=0.05, rows=1))
-    assert result.level == "warn"
+    assert result.level == "info"
     assert "strong compared with the data" in result.message
 
 
