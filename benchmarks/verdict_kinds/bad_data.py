@@ -14,7 +14,7 @@ from benchmarks.verdict_kinds.problems import (
     normal,
     problem,
     signs,
-    with_train,
+    spoilt,
 )
 from benchmarks.verdict_kinds.shared import (
     RNG,
@@ -55,13 +55,13 @@ def shifted_test_inputs(rng: RNG) -> Case:
     return fitted_to(source, net="mlp:2-20-1")
 
 
-@BAD_DATA.add("linear", predict="bad", intervals="bad", parameters="bad")
+@BAD_DATA.add("linear", predict="bad", parameters="bad")
 def outliers(rng: RNG) -> Case:
     """Three rows far away determine the fit."""
     source = linear_problem(rng, rows=100)
     X, y = source.train.X.copy(), source.train.y.copy()
     X[:3], y[:3] = 8.0, [90.0, 100.0, 110.0]
-    return fitted_to(with_train(source, X=X, y=y))
+    return fitted_to(spoilt(source, X=X, y=y))
 
 
 @BAD_DATA.add("linear", predict="bad")
@@ -86,7 +86,7 @@ def raw_inputs(rng: RNG) -> Case:
 def raw_targets(rng: RNG) -> Case:
     """Targets in the ten thousands, without scaling."""
     response = gaussian(linear(signs(rng, 3, 1e4), 5e3), 5e3)
-    return fitted_to(problem(rng, normal(3), response))
+    return fitted_to(replace(problem(rng, normal(3), response), prior_scale=1e4))
 
 
 @BAD_DATA.add("logistic", predict="bad")

@@ -17,9 +17,9 @@ from benchmarks.verdict_kinds.problems import (
     poisson,
     problem,
     signs,
+    spoilt,
     student_t,
     uniform,
-    with_train,
 )
 from benchmarks.verdict_kinds.shared import (
     RNG,
@@ -203,7 +203,7 @@ def count_outliers(rng: RNG) -> Case:
     source = poisson_problem(rng)
     X, y = source.train.X.copy(), source.train.y.copy()
     X[:3], y[:3] = 2.5, [400, 500, 600]
-    return fitted_to(with_train(source, X=X, y=y))
+    return fitted_to(spoilt(source, X=X, y=y))
 
 
 @KEPT_BAD.add("logistic", parameters="bad")

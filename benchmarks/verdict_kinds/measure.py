@@ -128,12 +128,14 @@ def posterior_measures(fitted: Any, problem: Problem) -> Measures:
         next(v for name, v in drawn.items() if name.endswith(part)).double().numpy()
         for part in ("weight", "bias")
     )
-    data, columns = fitted.dataset, slice(None)
+    x, y = fitted.dataset.X_train, fitted.dataset.y_train
+    if problem.clean is not None:
+        x, y = problem.clean.X, problem.clean.y
+    columns = slice(None)
     if problem.active is not None:  # the others are judged as pruned or not
         columns = list(problem.active)  # type: ignore[assignment]
-    right = reference(
-        np.asarray(data.X_train)[:, columns], np.asarray(data.y_train), problem.family
-    )
+    chosen = np.asarray(x)[:, columns]
+    right = reference(chosen, np.asarray(y), problem.family, problem.prior_scale)
     flat = np.concatenate([weights[:, :, columns].reshape(len(weights), -1), bias], axis=1)
     if flat.shape[1] != len(right.mean):  # the fit has other outputs than the right model
         return {}

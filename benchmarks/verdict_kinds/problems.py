@@ -45,6 +45,10 @@ class Problem:
         Rows that no fit sees, to measure predictions with.
     active
         The inputs that matter, if the others do not.
+    clean
+        Training rows before they were spoilt: the right posterior is theirs.
+    prior_scale
+        Sd of a prior that knows the scale of the weights.
     """
 
     family: str
@@ -52,6 +56,8 @@ class Problem:
     test: Rows
     fresh: Rows
     active: tuple[int, ...] | None = None
+    clean: Rows | None = None
+    prior_scale: float = 1.0
 
     @property
     def task(self) -> str:
@@ -97,9 +103,9 @@ def problem(
     return Problem(family, drawn(rows, inputs), drawn(test, later), drawn(FRESH, later), active)
 
 
-def with_train(source: Problem, **changes: Any) -> Problem:
-    """Return the problem with other training rows; the rest stays."""
-    return replace(source, train=replace(source.train, **changes))
+def spoilt(source: Problem, **changes: Any) -> Problem:
+    """Return the problem with other training rows, for which those of the source are right."""
+    return replace(source, train=replace(source.train, **changes), clean=source.train)
 
 
 # ---------------------------------------------------------------------- inputs

@@ -1,6 +1,6 @@
 r"""The posterior of a generalised linear model, computed without the zoo.
 
-The mode by Newton's method and the curvature there, for weights with standard normal priors and a
+The mode by Newton's method and the curvature there, for weights with normal priors and a
 scale of the noise that is a point. With the hundreds of rows and few weights of the benchmark this
 posterior is nearly Gaussian, and exactly so for Gaussian observations with a known noise.
 """
@@ -52,8 +52,8 @@ class Posterior:
         return np.sqrt(np.diag(self.covariance))
 
 
-def reference(X: Array, y: Array, family: str) -> Posterior:
-    """Return the posterior of a linear model with standard normal priors."""
+def reference(X: Array, y: Array, family: str, prior_scale: float = 1.0) -> Posterior:
+    """Return the posterior of a linear model with normal priors of one scale."""
     outputs, log_likelihood = FAMILIES[family]
     outputs = outputs or int(y.max()) + 1
     x, t = torch.as_tensor(X, dtype=torch.float64), torch.as_tensor(y).double()
@@ -63,9 +63,11 @@ def reference(X: Array, y: Array, family: str) -> Posterior:
         weights = theta[: outputs * x.shape[1]].reshape(outputs, -1)
         f = x @ weights.T + theta[outputs * x.shape[1] : size]
         own = log_likelihood(f, t, theta[-1]).sum()
-        return 0.5 * theta[:size].square().sum() - own
+        return 0.5 * (theta[:size] / prior_scale).square().sum() - own
 
     theta = torch.zeros(size + (family in SCALED), dtype=torch.float64)
+    if family in SCALED:  # a noise from which Newton's method finds the mode
+        theta[-1] = t.std().log()
     theta = _newton(loss, theta)
     precision = torch.autograd.functional.hessian(loss, theta)[:size, :size]
     return Posterior(theta[:size].numpy(), torch.linalg.inv(precision).numpy())
