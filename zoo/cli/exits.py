@@ -11,13 +11,17 @@ INTERRUPTED = 130
 
 
 def judge(judgement: Any) -> None:
-    """Print the verdict on every use and its reasons; exit with a code if it is ``fail``."""
+    """Print the verdict on every use and its reasons; exit with a code if it is ``fail``.
+
+    Findings on uses that are not asked for are in the report.
+    """
     from zoo.diagnostics.uses import USE_WORDS
     from zoo.diagnostics.verdict import level_words
 
     result = judgement.verdict
     for finding in judgement.findings:
-        if finding.level in ("unchecked", "warn", "fail"):
+        asked = set(finding.uses) & set(result.asked)
+        if asked and finding.level in ("unchecked", "warn", "fail"):
             typer.echo(f"{level_words(finding.level):11}  {finding.message} {finding.advice}")
     for use in result.asked:
         level = level_words(result.uses[use].level)
