@@ -133,7 +133,9 @@ def render_report(
         Section("checks", "All checks", tables=[tables.findings_table(found)]),
         _repeat(attributes),
     ]
-    serious = [f for level in SERIOUS for f in found if f.level == level]
+    # Findings on uses that are not asked for are in the table of all checks.
+    counted = [f for f in found if set(f.uses) & set(verdict.asked)]
+    serious = [f for level in SERIOUS for f in counted if f.level == level]
     return render(
         "report.html",
         title=attributes.title,
@@ -146,7 +148,9 @@ def render_report(
             if use not in verdict.asked and found.level != "unchecked"
         ],
         serious=serious,
-        counts={level: sum(f.level == level for f in found) for level in (*SERIOUS, "ok", "info")},
+        counts={
+            level: sum(f.level == level for f in counted) for level in (*SERIOUS, "ok", "info")
+        },
         sections=[section for section in sections if section.filled],
     )
 

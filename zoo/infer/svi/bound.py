@@ -20,9 +20,8 @@ from torch import Tensor
 
 from guides.base import Guide
 from zoo.infer.svi.objective import ELBO_ROWS, elbo_draws
+from zoo.infer.svi.tolerance import tolerance_in_nats
 
-#: The tolerance for differences of ELBOs, as in `zoo.diagnostics.optimisation`.
-MIN_NATS, NATS_PER_ROW = 1.0, 0.01
 #: Error that is aimed at, relative to the tolerance.
 SHARE = 0.3
 #: Draws that decide how many are needed, and smallest and largest number of draws.
@@ -74,7 +73,7 @@ def elbo_and_error(
 
 
 def _needed(sd: float, rows: int) -> float:
-    target = SHARE * max(MIN_NATS, NATS_PER_ROW * rows)
+    target = SHARE * tolerance_in_nats(rows)
     return math.ceil((sd / target) ** 2) if math.isfinite(sd) else MIN_DRAWS
 
 
