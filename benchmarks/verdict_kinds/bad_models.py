@@ -125,7 +125,7 @@ def two_modes(y: Tensor) -> None:
 @BAD_MODELS.add("pyro", parameters="bad")
 def two_modes_one_guide(rng: RNG) -> Case:
     """A posterior with two modes, and a guide with one."""
-    y = torch.tensor(rng.normal(2.0, 4.0, size=20)).float()
+    y = torch.tensor(rng.normal(4.0, 4.0, size=20)).float()
 
     def right(_: Any) -> dict[str, np.ndarray]:
         grid = np.linspace(-6, 6, 4001)

@@ -55,6 +55,7 @@ GAP = partial(
     source="Burda, Grosse and Salakhutdinov (2016); Domke and Sheldon (2018)",
 )
 
+MODES = partial(Finding, "approximation.modes", source="share of a mode by Laplace's approximation")
 MEAN = partial(
     Finding,
     "approximation.mean",
@@ -68,8 +69,11 @@ SD = partial(
 
 #: Importance sampling is reliable below this k-hat.
 KHAT_GOOD = 0.5
-#: Twice the KL of two unit Gaussians one standard deviation apart, which is 0.5.
-GAP_NATS = 1.0
+#: Share of the mass at modes that the guide leaves out: warning and failure.
+MISSED_WARN, MISSED_FAIL = 0.01, 0.1
+#: Twice the KL of two unit Gaussians one standard deviation apart, which is 0.5; and what Kass and
+#: Raftery (1995) call very strong evidence for one of two models.
+GAP_NATS, GAP_FAIL = 1.0, 5.0
 #: Standard errors by which an estimate must be beyond a threshold.
 SURE = 2.0
 
@@ -99,6 +103,7 @@ def approximation_findings(tree: xarray.DataTree, has_truth: bool = False) -> li
     decided = has_truth or bool(moments)
     return [
         *moments,
+        *_modes_findings(tree),
         _khat_finding(khat, len(weights), dimension_of(tree), decided=decided, judged=judged),
         _gap_finding(tree, weights, khat, judged=judged),
     ]
@@ -164,6 +169,24 @@ def _moments_findings(tree: xarray.DataTree) -> list[Finding]:
     draws = int(tree["importance"].attrs.get("draws", 0))
     how = f"the posterior, by importance sampling with {draws} draws"
     return [_mean_finding(elements, how), _sd_finding(elements, how)]
+
+
+def _modes_findings(tree: xarray.DataTree) -> list[Finding]:
+    """Check whether the guide has draws at all modes that were found."""
+    attributes = tree["importance"].attrs if "importance" in tree.children else {}
+    if "missed" not in attributes:
+        return []
+    number, missed = int(attributes["modes"]), float(attributes["missed"])
+    level = level_of(missed, MISSED_WARN, MISSED_FAIL)
+    message = (
+        f"Searches from several starts found {number} modes of the posterior; those with "
+        f"{format_number(100 * missed)} % of the mass have no draws of the guide."
+    )
+    advice = (
+        "Sample with NUTS (--truth), which weighs the modes, or remove a symmetry of the model."
+    )
+    threshold = MISSED_FAIL if level == "fail" else MISSED_WARN
+    return [MODES(level, missed, threshold, message, advice)]
 
 
 def _mean_finding(elements: list[_Element], how: str) -> Finding:
@@ -270,6 +293,7 @@ def _gap_finding(tree: xarray.DataTree, weights: Array, khat: float, *, judged: 
         f"The ELBO, {format_number(elbo)} nats, is {bound}{format_number(max(gap, 0.0))} ± "
         f"{format_number(error)} nats below the log evidence estimated by importance sampling."
     )
-    level = level_of(gap - SURE * error, GAP_NATS, judged=judged)
+    limits = (GAP_NATS, GAP_FAIL) if judged else (GAP_NATS,)
+    level = level_of(gap - SURE * error, *limits, judged=judged)
     advice = "Compare ELBOs only between guides of the same family, or compare log evidences."
-    return GAP(level, gap, GAP_NATS, message, advice)
+    return GAP(level, gap, GAP_FAIL if level == "fail" else GAP_NATS, message, advice)

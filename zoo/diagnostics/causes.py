@@ -193,6 +193,13 @@ CAUSES: tuple[Cause, ...] = (
         rivals=(("prior", "a fit that has converged"),),
     ),
     Cause(
+        "wide_noise",
+        "The noise scale is fixed and too large.",
+        "Learn the noise scale: likelihood 'gaussian' without a number.",
+        lambda e: e.has_fixed_noise and _too_wide(e) and not e.bad("prior.holds_back"),
+        (*_NOISE, "predictive.prior_check", "sensitivity.*"),
+    ),
+    Cause(
         "prior",
         "The prior is too narrow: it cannot reach the data, and holds the posterior back.",
         "Widen the prior, or scale the data to its units.",
@@ -223,19 +230,19 @@ CAUSES: tuple[Cause, ...] = (
         rivals=(("heavy_tails", "the number of rows beyond five noise sds"),),
     ),
     Cause(
+        "one_mode",
+        "The posterior has several modes, and the guide has draws of only some of them.",
+        "Sample with NUTS (--truth), which weighs the modes, or remove a symmetry of the model.",
+        lambda e: e.bad("approximation.modes"),
+        _OFF,
+    ),
+    Cause(
         "correlated",
         "The posterior correlates parameters, and a factorised guide cannot: their standard "
         "deviations are too small. Predictions do not suffer from it.",
         "Use guide=full_rank.",
         lambda e: e.below("approximation.sd") and e.is_factorised,
         _OFF,
-    ),
-    Cause(
-        "wide_noise",
-        "The noise scale is fixed and too large.",
-        "Learn the noise scale: likelihood 'gaussian' without a number.",
-        lambda e: e.has_fixed_noise and _too_wide(e),
-        (*_NOISE, "usefulness.density"),
     ),
     Cause(
         "narrow_noise",

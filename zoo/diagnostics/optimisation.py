@@ -83,6 +83,8 @@ OUTLIER = 3.0
 SLOPE_Z = 4.0
 #: A change of the loss by more than this many tolerances is a failure.
 FAIL_FACTOR = 10.0
+#: The same for the difference of loss and ELBO, which nothing but a wrong objective makes large.
+OBJECTIVE_FAIL = 3.0
 #: An increase of the ELBO below this many standard errors is noise, over eight moves.
 GAIN_Z = 4.0
 #: Names of the moves of the posterior in messages.
@@ -270,7 +272,7 @@ def _objective(tree: xarray.DataTree, losses: Array, tolerance: float) -> list[F
         loss, loss_error = float(record["loss"]), float(record["loss_error"])
     difference = float(loss + estimate[0])
     error = float(np.hypot(loss_error, estimate[1]))
-    level = level_of(abs(difference) - SLOPE_Z * error, tolerance, FAIL_FACTOR * tolerance)
+    level = level_of(abs(difference) - SLOPE_Z * error, tolerance, OBJECTIVE_FAIL * tolerance)
     message = (
         f"The final loss is {format_number(abs(difference))} ± {format_number(error)} nats "
         f"{'above' if difference > 0 else 'below'} minus the ELBO computed from the densities of "

@@ -166,12 +166,12 @@ CHECKS: tuple[Check, ...] = (
     Check("optimisation.gradients", ("parameters", "compare")),
     Check(
         "optimisation.objective",
-        ("intervals", "parameters", "compare"),
+        ("parameters", "compare"),
         _trained,
         f"losses, and {_DENSITIES}",
         _AGAIN,
     ),
-    Check("optimisation.stationary", ("intervals", "parameters", "compare")),
+    Check("optimisation.stationary", ("parameters", "compare")),
     Check("optimisation.restarts", ("compare",)),
     Check("optimisation.restart_predictions", ("intervals",)),
     Check(
@@ -181,6 +181,7 @@ CHECKS: tuple[Check, ...] = (
         _DENSITIES,
         "Use a guide whose density is known, and keep all groups of the tree.",
     ),
+    Check("approximation.modes", ("parameters",)),
     Check("approximation.mean", ("parameters",)),
     Check("approximation.sd", ("parameters",)),
     Check("approximation.elbo_gap", ("compare",)),

@@ -41,6 +41,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "prior": ("prior.*", "predictive.prior_check"),
     "shift": ("data.shift",),
     "outliers": ("data.outliers",),
+    "one_mode": ("approximation.modes",),
     "correlated": ("approximation.sd",),
 }
 

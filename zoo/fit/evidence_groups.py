@@ -11,7 +11,7 @@ from torch import Tensor
 from zoo.data import Dataset
 from zoo.fit.comparable import held_out_log_density, held_out_rows
 from zoo.fit.data_facts import data_facts
-from zoo.fit.prior_statistics import prior_statistics
+from zoo.fit.prior_statistics import encoded, prior_statistics
 from zoo.fit.references import MAX_ROWS, Reference, prediction_error, subsample
 from zoo.fit.result import Fitted
 from zoo.fit.start import guide_functions
@@ -100,8 +100,7 @@ def _mean(fitted: Fitted, prediction: Prediction) -> Array:
     """Return what was predicted in the units of encoded targets: means or probabilities."""
     if prediction.probabilities is not None:
         return prediction.probabilities
-    schema = fitted.schema
-    return (prediction.mean - schema.target_mean) / schema.target_scale
+    return encoded(fitted, prediction.mean)
 
 
 # ---------------------------------------------------------------------- start and rows

@@ -4,7 +4,7 @@ All of it is for models with few unknowns, some of them identified. Nothing is l
 data: densities of all rows are computed in chunks.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,11 @@ from zoo.fit.any_model import FittedModel, full_size
 from zoo.fit.model_draws import densities_of
 from zoo.fit.result import Fitted, training_tensors
 from zoo.infer.importance import (
+    MIN_EFFECTIVE,
+    Mode,
     NoReferenceError,
     Reference,
+    SeveralModesError,
     importance_reference,
     moments,
     number_of_draws,
@@ -35,7 +38,7 @@ from zoo.infer.predict.draws import (
     slots_of,
 )
 from zoo.infer.predict.outputs import network_outputs
-from zoo.infer.psis import KHAT_USABLE, khat_error, smoothed_log_weights
+from zoo.infer.psis import KHAT_USABLE, effective_draws, khat_error, smoothed_log_weights
 from zoo.infer.recording import CANNOT
 from zoo.infer.rng import seeded
 from zoo.infer.svi.schedule import child_seed
@@ -47,6 +50,8 @@ Array = NDArray[Any]
 GUIDE_STREAM, REFERENCE_STREAM = 5_000_000_029, 5_000_000_039
 #: Draws of the guide at a time, largest number of them, and largest number of rows times draws.
 CHUNK, MAX_GUIDE_DRAWS, CHUNK_ENTRIES = 500, 16_000, 2**22
+#: A mode is covered by this fraction of the draws that its mass would have.
+COVERED = 0.1
 #: k-hat is decided if the threshold is this many standard errors away.
 DECIDED = 2.0
 
@@ -83,9 +88,22 @@ def network_importance(fitted: Fitted, dataset: Dataset, names: list[str]) -> xa
             raise NoReferenceError("a prior is improper.")
         exact.autocast = False
         density = LogDensity(exact, (x.cpu(), y.cpu()))
-        found = importance_reference(density, start, num_rows=len(x), seed=seed)
-        slots = slots_of(exact, {k: torch.as_tensor(v) for k, v in found.values.items()})
-        return found, {name: _numpy(slots[name]) for name in names}
+
+        def of_slots(sites: Mapping[str, Array]) -> dict[str, Array]:
+            slots = slots_of(exact, {k: torch.as_tensor(v) for k, v in sites.items()})
+            return {name: _numpy(slots[name]) for name in names}
+
+        try:
+            found = importance_reference(density, start, num_rows=len(x), seed=seed)
+        except SeveralModesError as error:
+            one = [of_slots({k: v[None] for k, v in mode.values.items()}) for mode in error.modes]
+            raise SeveralModesError(
+                [
+                    Mode({k: v[0] for k, v in slots.items()}, mode.share)
+                    for slots, mode in zip(one, error.modes, strict=True)
+                ]
+            ) from None
+        return found, of_slots(found.values)
 
     start = {name: value.double().mean(0) for name, value in fitted.draws.sites.items()}
     return _importance(sampled, reference, start, len(x), fitted.config.seed)
@@ -124,9 +142,11 @@ def _importance(
 
     It has the log weights of the guide (``log_weight``) and, for every parameter, mean and sd with
     their errors, of the guide and of the reference. Without a reference, the attribute
-    ``no_reference`` has the reason.
+    ``no_reference`` has the reason. If that is several modes, ``modes`` is their number, and
+    ``missed`` the share of the mass at modes of which the guide has no draws.
     """
     attributes: dict[str, Any] = {}
+    modes: tuple[Mode, ...] = ()
     sources: dict[str, dict[str, Array]] = {}
     try:
         found, values = reference(start, child_seed(seed, REFERENCE_STREAM))
@@ -140,9 +160,17 @@ def _importance(
         }
     except (NoReferenceError, ZooError, *CANNOT) as error:
         attributes["no_reference"] = " ".join(str(error).split())[:300]
+        modes = error.modes if isinstance(error, SeveralModesError) else ()
     weights, drawn = _guide_draws(sampled, num_rows, seed, decides="posterior" not in sources)
     uniform = np.full(len(weights), -np.log(len(weights)))
     sources["guide"] = {name: moments(value, uniform) for name, value in drawn.items()}
+    if modes:
+        attributes |= {"modes": len(modes), "missed": missed_mass(modes, drawn)}
+    if "posterior" not in sources and not attributes.get("missed", 0.0):
+        corrected = corrected_draws(weights)
+        if corrected is not None:  # the draws of the guide serve as well
+            sources["posterior"] = {k: moments(v, corrected) for k, v in drawn.items()}
+            attributes["draws"] = len(weights)
     variables: dict[str, Any] = {"log_weight": ("importance_draw", weights)}
     for name in drawn:
         rows = np.stack([by_name[name] for by_name in sources.values()])
@@ -150,6 +178,37 @@ def _importance(
         variables[name] = (("source", "statistic", *dims), rows)
     coordinates = {"source": list(sources), "statistic": list(STATISTICS)}
     return xarray.Dataset(variables, coordinates, attributes)
+
+
+def corrected_draws(weights: Array) -> Array | None:
+    """Return smoothed log weights of draws of the guide if they represent the posterior."""
+    if not np.isfinite(weights).all():
+        return None
+    smoothed, khat = smoothed_log_weights(weights)
+    sure = khat + DECIDED * khat_error(khat, len(weights)) <= KHAT_USABLE
+    return smoothed if sure and effective_draws(smoothed) >= MIN_EFFECTIVE else None
+
+
+def missed_mass(modes: Sequence[Mode], drawn: Mapping[str, Array]) -> float:
+    """Return the share of the mass at modes that hardly any draw of the guide is closest to.
+
+    Distances are in standard deviations of the guide.
+    """
+    scales = {name: value.std(0) + 1e-300 for name, value in drawn.items()}
+    distances = [
+        sum(
+            (((value - mode.values[name]) / scales[name]) ** 2).reshape(len(value), -1).sum(1)
+            for name, value in drawn.items()
+        )
+        for mode in modes
+    ]
+    nearest = np.argmin(distances, axis=0)
+    shares = [float((nearest == k).mean()) for k in range(len(modes))]
+    return sum(
+        mode.share
+        for mode, share in zip(modes, shares, strict=True)
+        if share < COVERED * mode.share
+    )
 
 
 def _guide_draws(

@@ -52,7 +52,11 @@ def prior_statistics(fitted: Fitted, dataset: Dataset) -> xarray.Dataset | None:
         spreads.append(f.double().abs().flatten(1).median(1).values.cpu().numpy())
         replicated.append(statistics(_samples(fitted, f, values)))
     posterior = fitted.draws.values
-    after = statistics(_samples(fitted, fitted.outputs(x, posterior), posterior))
+    f = fitted.outputs(x, posterior)
+    after = statistics(_samples(fitted, f, posterior))
+    if dataset.task == "regression":  # noise that is too large is not what the prior holds back
+        means = encoded(fitted, fitted.predictive(f, posterior).mean)
+        after[:, -1] = explained_by(means, y)
     return xarray.Dataset(
         {
             "replicated": (("draw", "statistic"), np.concatenate(replicated)),
@@ -73,11 +77,22 @@ def _samples(fitted: Fitted, f: Tensor, values: Mapping[str, Tensor]) -> Array:
     """Return replicated targets in the units of encoded ones; NaN where outputs overflow."""
     finite = torch.isfinite(f).flatten(1).all(1)
     safe = torch.where(finite[:, None, None], f, torch.zeros_like(f))
-    samples = np.asarray(fitted.predictive(safe, values).samples, np.float64)
-    schema = fitted.schema
-    samples = (samples - schema.target_mean) / schema.target_scale
+    samples = encoded(fitted, fitted.predictive(safe, values).samples)
     samples[~finite.cpu().numpy()] = np.nan
     return samples
+
+
+def encoded(fitted: Fitted, y: Array) -> Array:
+    """Return targets or predictions in the units of encoded targets."""
+    schema = fitted.schema
+    return (np.asarray(y, np.float64) - schema.target_mean) / schema.target_scale
+
+
+def explained_by(mean: Array, y: Array) -> float:
+    """Return how many times as much a prediction explains as it leaves."""
+    left = float(((y - mean) ** 2).sum())
+    total = float(((y - y.mean()) ** 2).sum())
+    return max(total - left, 0.0) / max(left, 1e-6 * total, 1e-300)
 
 
 class Statistics:

@@ -44,9 +44,10 @@ def gauss_newton(model: BNN, guide: LaplaceGuide, x: Tensor, *, diagonal: bool) 
         outputs, jacobians = output_jacobians(model, guide, rows)
         values, vectors = torch.linalg.eigh(_information(model, outputs))
         root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)  # the matrix may be singular
-        # With Λ = R Rᵀ every row of Rᵀ J is a row of a least-squares problem.
-        scaled = (root.mT @ jacobians).reshape(-1, size)
-        total += (scaled.square().sum(0) if diagonal else scaled.T @ scaled).double()
+        # With Λ = R Rᵀ every row of Rᵀ J is a row of a least-squares problem. Small noise makes
+        # products so large that their rounding errors in float32 would exceed the prior's part.
+        scaled = (root.mT @ jacobians).reshape(-1, size).double()
+        total += scaled.square().sum(0) if diagonal else scaled.T @ scaled
     return total
 
 

@@ -53,6 +53,22 @@ class NoReferenceError(Exception):
 
 
 @dataclass(frozen=True)
+class Mode:
+    """A mode of the posterior: values by site, and the share of its mass among the modes."""
+
+    values: dict[str, Array]
+    share: float
+
+
+class SeveralModesError(NoReferenceError):
+    """There are several modes whose masses, by Laplace's approximation, matter."""
+
+    def __init__(self, modes: Sequence[Mode]) -> None:
+        super().__init__("the log density has several modes.")
+        self.modes = tuple(modes)
+
+
+@dataclass(frozen=True)
 class Reference:
     """Weighted draws from the posterior.
 
@@ -177,15 +193,25 @@ def _modes(density: LogDensity, starts: Sequence[Array]) -> _Proposal:
     if not found:
         raise NoReferenceError("the density is not finite where the search for its mode starts.")
     height, mode = min(found, key=lambda pair: pair[0])
-    best = _Proposal(mode, _covariance_factor(negative, mode))
+    modes = [_Proposal(mode, _covariance_factor(negative, mode))]
+    masses = [0.0]
     for other_height, other in found:
-        distance = np.linalg.solve(best.factor, other - mode)
-        if other_height - height > MAX_BELOW or np.linalg.norm(distance) < SAME_MODE:
+        far = all(
+            np.linalg.norm(np.linalg.solve(m.factor, other - m.centre)) > SAME_MODE for m in modes
+        )
+        if other_height - height > MAX_BELOW or not far:
             continue
-        volume = np.log(np.diag(_covariance_factor(negative, other)) / np.diag(best.factor)).sum()
+        new = _Proposal(other, _covariance_factor(negative, other))
+        volume = np.log(np.diag(new.factor) / np.diag(modes[0].factor)).sum()
         if height - other_height + volume > -MAX_BELOW:
-            raise NoReferenceError("the log density has several modes.")
-    return best
+            modes.append(new)
+            masses.append(height - other_height + volume)
+    if len(modes) > 1:
+        shares = np.exp(np.array(masses) - logsumexp(masses))
+        values = [density.unpack(m.centre[None]) for m in modes]
+        first = [{name: value[0] for name, value in site.items()} for site in values]
+        raise SeveralModesError([Mode(v, float(p)) for v, p in zip(first, shares, strict=True)])
+    return modes[0]
 
 
 def _covariance_factor(negative: Callable[[Array], tuple[float, Array]], mode: Array) -> Array:

@@ -186,4 +186,18 @@ def test_the_gap_uses_the_evidence_of_the_reference():
     elbo = gaussian_log_weights(1, 0.3).mean()
     found = the(approximation_findings(tree), "approximation.elbo_gap")
     assert found.value == pytest.approx(7.0 - elbo)
-    assert found.level == "warn"
+    assert found.level == "fail"  # more than five nats: very strong evidence for the wrong model
+    near = the(
+        approximation_findings(reference_tree(log_evidence=elbo + 4.9, log_evidence_error=0.01)),
+        "approximation.elbo_gap",
+    )
+    assert near.level == "warn"
+
+
+@pytest.mark.parametrize(("missed", "level"), [(0.0, "ok"), (0.05, "warn"), (0.5, "fail")])
+def test_modes_without_draws_of_the_guide_are_told(missed, level):
+    found = the(
+        approximation_findings(reference_tree(modes=2, missed=missed)), "approximation.modes"
+    )
+    assert found.level == level
+    assert "2 modes" in found.message

@@ -38,8 +38,14 @@ NARROW = found("approximation.sd", value=0.3, threshold=0.84)
         ("shift", [found("data.shift"), LOW_COVERAGE], {}),
         ("copies", [found("data.copies")], {}),
         ("outliers", [found("data.outliers"), found("predictive.posterior_check")], {}),
+        ("one_mode", [found("approximation.modes"), NARROW], {}),
         ("correlated", [NARROW], {}),
         ("wide_noise", [HIGH_COVERAGE], {"likelihood": "gaussian(noise=10)"}),
+        (
+            "wide_noise",
+            [HIGH_COVERAGE, found("predictive.prior_check")],
+            {"likelihood": "gaussian(noise=10)"},
+        ),
         ("narrow_noise", [LOW_COVERAGE], {"likelihood": "gaussian(noise=0.1)"}),
         (
             "heavy_tails",

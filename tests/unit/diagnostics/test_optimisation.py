@@ -282,7 +282,7 @@ def objective(excess, *, spread=1.0, noise=10.0, rows=100, seed=0, **attributes)
 
 
 @pytest.mark.parametrize(
-    ("excess", "level"), [(0.0, "ok"), (6.0, "warn"), (40.0, "fail"), (-40.0, "fail")]
+    ("excess", "level"), [(0.0, "ok"), (5.0, "warn"), (40.0, "fail"), (-40.0, "fail")]
 )
 def test_a_loss_that_is_not_minus_the_elbo_is_told(excess, level):
     (finding,) = objective(excess)
@@ -293,8 +293,10 @@ def test_a_loss_that_is_not_minus_the_elbo_is_told(excess, level):
 
 
 @pytest.mark.parametrize("rows", [10, 500])
-@pytest.mark.parametrize(("size", "level"), AROUND_THE_LIMITS)
-def test_limits_of_the_objective_are_one_and_ten_tolerances(size, level, rows):
+@pytest.mark.parametrize(
+    ("size", "level"), [(0.9, "ok"), (1.1, "warn"), (2.9, "warn"), (3.1, "fail")]
+)
+def test_limits_of_the_objective_are_one_and_three_tolerances(size, level, rows):
     excess = size * tolerance_in_nats(rows)
     for sign in (1, -1):
         (finding,) = objective(sign * excess, spread=0.0, noise=0.0, rows=rows)

@@ -5,7 +5,13 @@ import pytest
 import torch
 from scipy import stats
 
-from zoo.infer.importance import NoReferenceError, importance_reference, moments, number_of_draws
+from zoo.infer.importance import (
+    NoReferenceError,
+    SeveralModesError,
+    importance_reference,
+    moments,
+    number_of_draws,
+)
 from zoo.infer.nuts.density import LogDensity
 
 NOISE = 0.7
@@ -99,5 +105,9 @@ def test_weighted_moments_and_their_errors():
 
 @pytest.mark.parametrize("start", [-4.0, 4.0])
 def test_two_modes_are_refused(start):
-    with pytest.raises(NoReferenceError, match="several modes"):
+    with pytest.raises(SeveralModesError, match="several modes") as caught:
         importance_reference(LogDensity(two_modes), {"w": torch.tensor(start)}, num_rows=0, seed=0)
+    modes = sorted(caught.value.modes, key=lambda mode: float(mode.values["w"]))
+    assert len(modes) == 2
+    assert float(modes[0].values["w"]) < 0 < float(modes[1].values["w"])
+    assert [mode.share for mode in modes] == pytest.approx([0.5, 0.5], abs=0.01)

@@ -12,9 +12,10 @@ grew by this factor before. If gains fall geometrically, all that follow are tog
 .. math:: D = g\, \frac{q}{1 - q}, \qquad q = g / g' .
 
 The ratio is believed within the range `RATIOS`. Because the lookback grows with the steps, a slow
-plateau is seen as such. The first round ends when :math:`D` is below the fraction `DRIFT_SHARE` of
-the tolerance, and the next round starts from the average. Later rounds start close to their end:
-they need two looks that agree.
+plateau is seen as such. A round ends when :math:`D` is below the fraction `DRIFT_SHARE` of the
+tolerance, and the next round starts from the average. Drift is measured within a round: what looks
+mixed at a high learning rate may only be noise, and a slow direction that is left shows itself when
+the noise is gone. Every round but the first is therefore half as long as all before, or longer.
 
 **Bias.** Averages of iterates with a constant learning rate are off by an amount of order
 :math:`\eta`, and their ELBO by one of order :math:`\eta^2` near the optimum, or :math:`\eta` if
@@ -54,10 +55,10 @@ FACTOR = 0.3
 BIAS_FACTOR = FACTOR**1.5
 #: Largest number of rounds after the first.
 MAX_ROUNDS = 6
-#: Range of the ratio of successive gains, in which it is believed.
+#: Range of the ratio of successive gains, in which it is believed, and its value in later rounds as
+#: long as it is not known.
 RATIOS = (0.5, 0.8)
-#: The same ratio between looks of later rounds, in which the bias decays exponentially.
-LATER_RATIO = 0.5
+LATER_RATIO = 2 / 3
 #: Fraction of the tolerance that is allowed for the drift when a round ends.
 DRIFT_SHARE = 0.75
 #: Standard errors that are added to a gain.
@@ -108,8 +109,6 @@ class Convergence:
     ) -> None:
         self.tolerance, self.lowers_lr, self.both_ways = tolerance, lowers_lr, both_ways
         self.looks: list[Look] = []
-        #: The drift at the end of the last round that had mixed.
-        self.drift_before = 0.0
 
     @property
     def round(self) -> int:
@@ -124,20 +123,11 @@ class Convergence:
     def add(self, look: Look) -> Decision:
         """Add a look and return what to do."""
         self.looks.append(look)
-        if not math.isfinite(self.drift()):
+        if not self.drift() <= DRIFT_SHARE * self.tolerance:  # also if it is not a number
             return "continue"
-        if look.round == 0:
-            if self.drift() > DRIFT_SHARE * self.tolerance:
-                return "continue"
-            self.drift_before = self.drift()
-            return "lower" if self.lowers_lr else "stop"
-        lower: Decision = "lower" if look.round < MAX_ROUNDS else "continue"
-        earlier = self._of_round(look.round)[:-1]
-        if not earlier:
-            return lower if self.bias() > self.tolerance else "continue"
-        if _geometric(self.upper(look, earlier[-1]), LATER_RATIO) > DRIFT_SHARE * self.tolerance:
-            return "continue"
-        return "stop" if self.remaining() <= self.tolerance else lower
+        if self.remaining() <= self.tolerance:
+            return "stop"
+        return "lower" if self.lowers_lr and self.round < MAX_ROUNDS else "continue"
 
     def remaining(self) -> float:
         """Return the gain of the ELBO that is still possible, in nats; at first it is not known."""
@@ -154,15 +144,13 @@ class Convergence:
 
     def drift(self) -> float:
         """Return the gain that is possible at the current learning rate."""
-        if self.round > 0:
-            return self.drift_before
         pair = self._lookback()
         if pair is None:
             return math.inf
         now, before = pair
         u = self.upper(now, before)
-        q = RATIOS[1]
-        older = self._at_most(before.step / LOOKBACK, 0)
+        q = LATER_RATIO if self.round else RATIOS[1]
+        older = self._at_most(before.step / LOOKBACK, self.round)
         if older is not None:
             change, error = gain(before, older)
             sure = (abs(change) if self.both_ways else change) - Z * error

@@ -243,7 +243,7 @@ class ConvergingCourse(FixedCourse):
             tensors["final"] = torch.from_numpy(self.final)
         kept = ("round", "next_look", "ends_at", "converged", "averaged", "finished")
         numbers |= {name: float(getattr(self, name)) for name in kept}
-        return tensors, numbers | {"drift_before": self.rule.drift_before}
+        return tensors, numbers
 
     def load_state(
         self, svi: "SVI", tensors: dict[str, Tensor], numbers: Mapping[str, float]
@@ -255,7 +255,6 @@ class ConvergingCourse(FixedCourse):
             setattr(self, name, int(numbers[name]))
         for name in ("converged", "averaged", "finished"):
             setattr(self, name, bool(numbers[name]))
-        self.rule.drift_before = numbers["drift_before"]
         if "looks" in tensors:
             values = tensors["looks"].cpu().numpy()
             steps = tensors["look_steps"].tolist()

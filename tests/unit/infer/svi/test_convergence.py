@@ -117,13 +117,19 @@ def after_first_round(tolerance=5.0):
     return rule
 
 
-def test_later_rounds_need_two_looks_that_agree():
+def test_a_later_round_is_half_as_long_as_all_before():
     rule = after_first_round()
     assert rule.add(look(1800, 0.5, number=1)) == "continue"
-    assert rule.add(look(2000, 0.6, number=1)) == "stop"
-    moving = after_first_round()
-    moving.add(look(1800, 0.5, number=1))
-    assert moving.add(look(2000, 10.0, number=1)) == "continue"
+    assert rule.add(look(2000, 0.6, number=1)) == "continue"  # they agree, but prove nothing
+    assert rule.add(look(1800 * LOOKBACK, 0.7, number=1)) == "stop"
+
+
+def test_a_gain_that_noise_had_hidden_prolongs_a_later_round():
+    rule = after_first_round()
+    rule.add(look(1800, 10.0, number=1))
+    assert rule.add(look(1800 * LOOKBACK, 14.0, number=1)) == "continue"
+    # Without a ratio of gains, the next ones are expected to fall by a third.
+    assert rule.drift() == pytest.approx(4.0 * 2)
 
 
 def test_the_bias_is_extrapolated_over_all_further_rounds():
@@ -131,15 +137,19 @@ def test_the_bias_is_extrapolated_over_all_further_rounds():
     rule.add(look(1800, 12.0, number=1))
     total = sum(12.0 * BIAS_FACTOR**k for k in range(1, 60))
     assert rule.bias() == pytest.approx(total)
-    assert rule.remaining() == pytest.approx(total + rule.drift_before)
+    rule.add(look(1800 * LOOKBACK, 12.0, number=1))
+    assert rule.drift() == 0.0
+    assert rule.remaining() == pytest.approx(total)
 
 
 def test_a_large_bias_lowers_the_learning_rate_again_until_the_last_round():
-    rule = after_first_round()
-    for number in range(1, MAX_ROUNDS):
-        assert rule.add(look(1800 + number, 100.0 * number, number=number)) == "lower"
-    last = look(5000, 100.0 * MAX_ROUNDS, number=MAX_ROUNDS)
-    assert rule.add(last) == "continue"
+    rule, step = after_first_round(), 1800
+    for number in range(1, MAX_ROUNDS + 1):
+        rule.add(look(step, 100.0 * number, number=number))
+        last = number == MAX_ROUNDS
+        decision = rule.add(look(step * LOOKBACK, 100.0 * number, number=number))
+        assert decision == ("continue" if last else "lower")
+        step = round(step * LOOKBACK) + 200
 
 
 def test_values_that_are_not_finite_decide_nothing():
