@@ -11,6 +11,7 @@ likelihoods of classes and counts, and for Gaussian likelihoods, it is the Hessi
 log likelihood.
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import pyro
 import pyro.poutine as poutine
 import torch
+from scipy import optimize
 from torch import Tensor
 from torch.distributions import Distribution, StudentT, kl_divergence
 from torch.func import grad, jacrev, jvp, vmap
@@ -29,6 +31,10 @@ from zoo.network.bnn import BNN
 
 #: Largest number of elements of the Jacobians in memory.
 CHUNK_NUMBERS = 2**24
+#: Rows behind the curvature that decides on the noise, and unknowns of which it is a full matrix.
+NOISE_ROWS, NOISE_UNKNOWNS = 2000, 1000
+#: Largest change of the log of the noise scale at a time, and its smallest value.
+NOISE_RANGE, MIN_LOG_NOISE = 2.0, math.log(1e-4)
 
 
 @torch.no_grad()
@@ -115,6 +121,45 @@ def log_joint(model: BNN, guide: LaplaceGuide, x: Tensor, y: Tensor) -> float:
         observed = observation_distribution(model, f, None if noise is None else noise.reshape(1))
         total += float(observed.log_prob(targets.to(device)).double().sum())
     return total
+
+
+@torch.no_grad()
+def most_probable_noise(model: BNN, guide: LaplaceGuide, x: Tensor, y: Tensor) -> float:
+    r"""Return the log of the noise scale with the largest evidence, for the weights at the mode.
+
+    With the curvature :math:`G / \sigma^2` of the likelihood and :math:`P` of the prior, it is the
+    maximum of
+
+    .. math::
+        \log p(y \mid \hat w, \sigma) - \tfrac12 \log |G / \sigma^2 + P| .
+
+    For Gaussian noise it fulfils :math:`\sigma^2 = \mathrm{RSS} / (N - \gamma)`, with
+    :math:`\gamma` parameters that the data determine (MacKay 1992). The joint density of weights
+    and noise need not have a maximum: a network that can interpolate the rows lets the noise go to
+    zero. The curvature is that of at most `NOISE_ROWS` rows, scaled to all of them.
+    """
+    likelihood: Any = model.likelihood
+    now = float(likelihood.log_noise)
+    device = guide.mode.device
+    few = x[:: max(1, -(-len(x) // NOISE_ROWS))]
+    diagonal = guide.mode.numel() > NOISE_UNKNOWNS
+    scale = prior_curvature(model, guide).clamp(min=1e-12).rsqrt()
+    curvature = gauss_newton(model, guide, few, diagonal=diagonal) * (len(x) / len(few))
+    if diagonal:
+        known = curvature * scale**2
+    else:
+        known = torch.linalg.eigvalsh(scale[:, None] * curvature * scale).clamp(min=0)
+    values = _slots(model, guide, guide.mode)
+    f = torch.cat([model.evaluate(values, rows.to(device)) for rows in x.split(4096)])
+    targets = y.to(device)
+
+    def negative_evidence(log_noise: float) -> float:
+        observed = likelihood.distribution(f, f.new_tensor(math.exp(log_noise)))
+        volume = torch.log1p(known * math.exp(2 * (now - log_noise))).sum()
+        return float(0.5 * volume - observed.log_prob(targets).double().sum())
+
+    bounds = (max(now - NOISE_RANGE, MIN_LOG_NOISE), now + NOISE_RANGE)
+    return float(optimize.minimize_scalar(negative_evidence, bounds=bounds, method="bounded").x)
 
 
 def _slots(model: BNN, guide: LaplaceGuide, flat: Tensor) -> dict[str, Tensor]:

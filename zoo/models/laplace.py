@@ -19,6 +19,9 @@ with it the evidence
 .. math::
     \log p(D) \approx \log p(D, \hat w) + \tfrac{d}{2} \log 2\pi - \tfrac12 \log |H| .
 
+A learned noise scale maximises this evidence, too, and is re-estimated during training. Maximised
+together with the weights it would go to zero wherever the network can interpolate the rows.
+
 Predictions use the network linearised at the mode, :math:`f_{\hat w}(x) + \nabla_w f_{\hat w}(x)\,
 (w - \hat w)`, which is the model :math:`H` belongs to. Draws of :math:`w` put into the network
 itself would leave the region where the curvature is valid, and predict badly.
@@ -40,7 +43,7 @@ Neural Nets via Local Linearization*, AISTATS.
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -50,7 +53,14 @@ from guides.base import Guide
 from guides.laplace import LaplaceGuide
 from guides.mean_field import MeanField
 from zoo.errors import ConfigError
-from zoo.infer.curvature import along, gauss_newton, log_joint, prior_curvature, require_independent
+from zoo.infer.curvature import (
+    along,
+    gauss_newton,
+    log_joint,
+    most_probable_noise,
+    prior_curvature,
+    require_independent,
+)
 from zoo.infer.normalisation import tracked_layers
 from zoo.models.mean_field import MeanFieldNetwork
 from zoo.network.bnn import BNN
@@ -63,6 +73,8 @@ from zoo.registry import Recipe, register
 #: Largest number of unknowns for a full matrix, by default and on request.
 MAX_JOINT = 4000
 MAX_FULL_RANK = 10_000
+#: Steps between two estimates of the noise: in the first `NOISE_EARLY` steps, and later.
+NOISE_EVERY, NOISE_EARLY, NOISE_LATER = 100, 2000, 500
 
 
 class LaplaceOptions(Options):
@@ -129,8 +141,12 @@ class LaplaceMethod(Method):
     options = LaplaceOptions
 
     def guide(self, model: BNN, init_scale: float) -> Guide:
-        """Return a point, started at the network's weights."""
-        return LaplaceGuide(unconstrained_parts(model, init_scale))
+        """Return a point, started at the network's weights; leave the noise to `after_step`."""
+        found = LaplaceGuide(unconstrained_parts(model, init_scale))
+        if _noise_by_evidence(model, found):
+            likelihood: Any = model.likelihood
+            likelihood.log_noise.requires_grad_(False)
+        return found
 
     def full_rank_guide(self, model: BNN, init_scale: float) -> Guide:
         """Return the same guide with a full matrix, whatever the number of unknowns."""
@@ -158,11 +174,23 @@ class LaplaceMethod(Method):
                 f"{MAX_FULL_RANK} unknowns are accepted."
             )
 
+    def after_step(self, model: BNN, guide: Guide, rows: TrainingRows, step: int) -> None:
+        """Re-estimate the noise scale."""
+        if _noise_by_evidence(model, guide) and _is_due(step):
+            self._set_noise(model, guide, rows)
+
+    def _set_noise(self, model: BNN, guide: Any, rows: TrainingRows) -> None:
+        likelihood: Any = model.likelihood
+        with torch.no_grad():
+            likelihood.log_noise.fill_(most_probable_noise(model, guide, rows.x, rows.y))
+
     def after_training(self, model: BNN, guide: Guide, rows: TrainingRows) -> None:
         """Set the curvature of the guide, and the network's parameters to the mode."""
         if not isinstance(guide, LaplaceGuide):
             return
         require_independent(model)
+        if _noise_by_evidence(model, guide):
+            self._set_noise(model, guide, rows)
         curvature, size = self.settings.curvature, guide.mode.numel()
         diagonal = curvature == "diagonal" or (curvature == "auto" and size > MAX_JOINT)
         precision = gauss_newton(model, guide, rows.x, diagonal=diagonal)
@@ -183,3 +211,14 @@ class LaplaceMethod(Method):
     def loss_is_elbo(self, model: BNN) -> bool:
         """Return False: the loss is minus the log joint."""
         return False
+
+
+def _noise_by_evidence(model: BNN, guide: Guide) -> bool:
+    """Whether the noise is one number that is learned, without a prior."""
+    learned = getattr(model.likelihood, "learned", False) and "noise" not in model.slots
+    return bool(learned) and isinstance(guide, LaplaceGuide) and not guide.has_curvature
+
+
+def _is_due(step: int) -> bool:
+    """Whether the noise is re-estimated after a step."""
+    return step % (NOISE_EVERY if step < NOISE_EARLY else NOISE_LATER) == 0

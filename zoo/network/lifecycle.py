@@ -52,6 +52,9 @@ class LifeCycle:
         phase, and stays there until convergence. Also called for averages of iterates.
         """
 
+    def after_step(self, model: Any, guide: Guide, rows: Any, step: int) -> None:
+        """Follow a step, with its number and all training rows at hand."""
+
     def after_training(self, model: Any, guide: Guide, rows: Any) -> None:
         """Finish after the last step; ``rows`` are `TrainingRows` if there are any."""
 

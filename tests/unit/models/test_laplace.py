@@ -6,6 +6,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 import zoo
@@ -32,7 +33,7 @@ OPTIONS = {"net": "mlp:3-4-1", "num_steps": 60, "num_samples": 10, "dtype": "flo
 
 
 def fitted(**options):
-    return zoo.fit("laplace", data=dataset(), progress_bar=False, **(OPTIONS | options))
+    return zoo.fit("laplace", progress_bar=False, **({"data": dataset()} | OPTIONS | options))
 
 
 def test_after_the_fit_the_network_is_the_mode_and_predictions_are_its_tangent():
@@ -43,7 +44,8 @@ def test_after_the_fit_the_network_is_the_mode_and_predictions_are_its_tangent()
         assert torch.equal(model.net.get_parameter(name), value)
     assert model.linearised
     x = torch.as_tensor(dataset().X_train)
-    step = {name: 1e-4 * torch.randn_like(value) for name, value in medians.items()}
+    # So small that no unit of the network is switched on or off.
+    step = {name: 1e-6 * torch.randn_like(value) for name, value in medians.items()}
 
     def outputs(function, size):
         with torch.no_grad():
@@ -52,9 +54,38 @@ def test_after_the_fit_the_network_is_the_mode_and_predictions_are_its_tangent()
     linear = outputs(model.outputs, 1.0) - outputs(model.outputs, 0.0)
     slope = (outputs(model.evaluate, 1.0) - outputs(model.evaluate, -1.0)) / 2
     torch.testing.assert_close(linear, slope, rtol=1e-4, atol=1e-9)
-    # Linear however far: twice the step, twice the change.
-    twice = outputs(model.outputs, 2e4) - outputs(model.outputs, 0.0)
-    torch.testing.assert_close(twice, 2e4 * linear, rtol=1e-6, atol=1e-9)
+    # Linear however far.
+    far = outputs(model.outputs, 2e6) - outputs(model.outputs, 0.0)
+    torch.testing.assert_close(far, 2e6 * linear, rtol=1e-6, atol=1e-6)
+
+
+def test_the_noise_of_a_linear_model_maximises_the_exact_evidence():
+    """log N(y; 0, X Xᵀ + 1 + σ² I), with standard normal weights and bias."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(30, 12))
+    y = X @ rng.normal(size=12) + 0.7 * rng.normal(size=30)
+    data = from_arrays(X, y, X_test=X[:5], y_test=y[:5], task="regression")
+    options = {"net": "mlp:12-1", "num_steps": 3000, "lr": 0.05, "priors": {"*": "Normal(0, 1)"}}
+    fit = fitted(data=data, **options)
+    noise = float(fit.assembly.model.likelihood.log_noise.exp())
+    target = (y - fit.schema.target_mean) / fit.schema.target_scale
+    inputs = np.column_stack([np.asarray(data.X_train, float), np.ones(30)])
+
+    def evidence(sigma):
+        covariance = inputs @ inputs.T + sigma**2 * np.eye(30)
+        return stats.multivariate_normal(np.zeros(30), covariance).logpdf(target)
+
+    grid = np.geomspace(0.05, 5.0, 2000)
+    best = grid[np.argmax([evidence(sigma) for sigma in grid])]
+    assert noise == pytest.approx(best, rel=0.01)
+    # The maximum of the joint density is far away: RSS / N instead of RSS / (N - gamma).
+    residuals = target - fit.outputs(data.X_train, fit.draws.values).mean(0)[:, 0].numpy()
+    assert np.sqrt((residuals**2).mean()) < 0.85 * best
+
+
+def test_a_network_that_can_interpolate_keeps_its_noise():
+    fit = fitted(data=dataset(rows=25), net="mlp:3-60-1", num_steps=6000, lr=0.02)
+    assert float(fit.assembly.model.likelihood.log_noise.exp()) > 0.03
 
 
 def test_the_loss_is_the_negative_log_joint_up_to_a_constant():

@@ -269,6 +269,7 @@ class SVI:
         self.progress.losses.append(loss)
         self.progress.step += 1
         self.life_cycle.after_update(model, guide, self.course.progress(self.progress.step))
+        self.life_cycle.after_step(model, guide, self.batches, self.progress.step)
         self._maybe_evaluate()
         self.course.after_step(self)
 
