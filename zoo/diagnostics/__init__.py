@@ -14,6 +14,7 @@ import xarray
 from zoo.diagnostics.approximation import approximation_findings
 from zoo.diagnostics.causes import Diagnosis, causes_of
 from zoo.diagnostics.compression import compression_findings
+from zoo.diagnostics.contents import contents_findings
 from zoo.diagnostics.data import data_findings
 from zoo.diagnostics.finding import (
     Finding,
@@ -113,6 +114,7 @@ def diagnose(tree: xarray.DataTree, truth: xarray.DataTree | None = None) -> lis
     'unchecked'
     """
     findings = [
+        *contents_findings(tree),
         *data_findings(tree),
         *start_findings(tree),
         *optimisation_findings(tree),

@@ -95,6 +95,8 @@ def _size(facts: _Facts) -> Finding:
 def _scale(tree: xarray.DataTree, facts: _Facts) -> Finding:
     means, names = facts.column("input_mean")
     sds, _ = facts.column("input_sd")
+    if len(means) != len(sds):
+        means, sds, names = np.zeros(0), np.zeros(0), []
     sizes = np.hypot(means, sds)
     k = int(sizes.argmax()) if len(sizes) else 0
     size = float(sizes[k]) if len(sizes) else 0.0

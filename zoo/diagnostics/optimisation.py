@@ -290,7 +290,7 @@ def _elbo_of_densities(tree: xarray.DataTree) -> tuple[float, float] | None:
 
     A fit stores it for all draws and, if there are many rows, an unbiased sample of them.
     """
-    if "density_elbo" in tree.attrs:
+    if {"density_elbo", "density_elbo_error"} <= set(tree.attrs):
         return float(tree.attrs["density_elbo"]), float(tree.attrs["density_elbo_error"])
     joint, posterior = (variable(tree, "sample_stats", name) for name in ("lp", "log_q"))
     if joint is None or posterior is None:

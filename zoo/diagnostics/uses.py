@@ -147,6 +147,7 @@ _FUNCTIONS: tuple[Use, ...] = ("predict", "intervals")
 
 #: All checks. The first entry whose name matches is used.
 CHECKS: tuple[Check, ...] = (
+    Check("tree.complete", _ALL),
     Check("optimisation.finite", _ALL, _trained, _LOSSES, _AGAIN),
     Check(
         "optimisation.start",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zoo.errors import StoreError
+from zoo.fit.contents import list_contents
 from zoo.fit.store import atomic_path
 from zoo.infer.svi.ending import Ending
 
@@ -111,6 +112,7 @@ def posterior_tree(parts: TreeParts) -> xarray.DataTree:
     for name, dataset in _own_groups(parts).items():
         tree[name] = xarray.DataTree(dataset)
     tree.attrs |= {"weights_left_out": int(left_out), **parts.attributes}
+    list_contents(tree)
     return tree
 
 
