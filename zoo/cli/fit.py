@@ -32,6 +32,10 @@ def fit(
     truth: Annotated[
         bool, typer.Option("--truth", help="Also compare the fit with NUTS; for small problems.")
     ] = False,
+    truth_seconds: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Seconds for the truth, 120 by default; implies --truth."),
+    ] = None,
     robustness: Robustness = False,
     use: ForUse = None,
     executor: Executor = None,
@@ -59,7 +63,7 @@ def fit(
 
         check_executor(executor)
     how: dict[str, Any] = {
-        "truth": truth,
+        "truth": truth_seconds or truth,
         "robustness": robustness,
         "executor": executor,
         "progress_bar": False if quiet else None,

@@ -84,9 +84,11 @@ def level_of(value: float, warn: float, fail: float = math.inf, *, judged: bool 
     return poor if value > warn else "ok"
 
 
-def refused_truth(reason: str) -> Finding:
+def refused_truth(reason: str, *, is_out_of_budget: bool = False) -> Finding:
     """Return the finding that there is no truth to compare a fit with."""
-    advice = "Use a smaller problem for the comparison, or sample longer."
+    advice = "Write the model in other coordinates, or compare on a smaller problem."
+    if is_out_of_budget:
+        advice = "Give it more time (--truth-seconds), or compare on a smaller problem."
     return unchecked("truth.accepted", f"there is no truth to compare with. {reason}", advice)
 
 

@@ -16,7 +16,7 @@ from zoo.fit.run import begin, continued, train
 from zoo.fit.store import RunDirectory
 from zoo.infer.tasks.executor import check_executor
 from zoo.workflow.model_fit import ModelFit, fit_model
-from zoo.workflow.outputs import write_outputs
+from zoo.workflow.outputs import budget_of, write_outputs
 from zoo.workflow.result import Fit
 
 
@@ -65,7 +65,7 @@ def fit_method(
     net: str | Mapping[str, Any] | nn.Module = "mlp",
     guide: GuideSource = "factorised",
     out: str | Path | None = None,
-    truth: bool = False,
+    truth: bool | float = False,
     robustness: bool = False,
     executor: Executor | str | None = None,
     progress_bar: bool | None = None,
@@ -91,7 +91,7 @@ def fit_method(
         Directory to write the run to; nothing is written when None.
     truth
         Also sample the posterior by NUTS, and compare the fit with it in the report in ``out``; see
-        `Fit.truth`. For small problems.
+        `Fit.truth`. For small problems. A number is its budget in seconds.
     robustness
         Also score the fit under noise, attacks and deletion of weights, for the report in ``out``;
         see `Fit.robustness`.
@@ -123,6 +123,7 @@ def fit_method(
         net=net if isinstance(net, nn.Module) else None,
         guide=None if isinstance(guide, str) else guide,
     )
+    budget_of(truth)  # refused before the training
     directory = None if out is None else RunDirectory.new(out)
     how: dict[str, Any] = {"truth": truth, "robustness": robustness}
     return run(prepared, directory, **how, executor=executor, progress_bar=progress_bar)
@@ -145,7 +146,7 @@ def _finish(
     prepared: Prepared,
     directory: RunDirectory | None,
     *,
-    truth: bool = False,
+    truth: bool | float = False,
     robustness: bool = False,
     **where: Any,
 ) -> Fit:
@@ -155,6 +156,6 @@ def _finish(
     with directory.locked():
         fitted = train(prepared, directory, **where)
         with threads(fitted.config.num_threads):
-            sampling = where if truth else None
+            sampling = {**where, **budget_of(truth)} if truth else None
             write_outputs(fitted, directory, prepared.dataset, sampling, robustness=robustness)
     return Fit.of(fitted, path=directory.path)

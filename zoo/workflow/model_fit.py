@@ -28,7 +28,7 @@ from zoo.fit.stored import load_checkpoint
 from zoo.infer.svi.loop import SVI
 from zoo.truth.of_fit import truth_of_model
 from zoo.workflow.judged import Judged
-from zoo.workflow.outputs import write_results
+from zoo.workflow.outputs import budget_of, write_results
 
 
 class ModelFit(Judged, FittedModel):
@@ -65,7 +65,7 @@ def fit_model(
     full_kwargs: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
-    truth: bool = False,
+    truth: bool | float = False,
     progress_bar: bool | None = None,
     **settings: Any,
 ) -> ModelFit:
@@ -89,7 +89,8 @@ def fit_model(
         Directory of an interrupted run to continue from its last checkpoint. Pass the same model,
         arguments and guide object; all settings are those of the run.
     truth
-        Also sample the model by NUTS and compare, for the report that is written.
+        Also sample the model by NUTS and compare, for the report that is written. A number is the
+        budget in seconds.
     progress_bar
         By default one is shown on a terminal.
     **settings
@@ -109,6 +110,7 @@ def fit_model(
     torch.Size([20])
     """
     data: dict[str, Any] = {"args": args, "kwargs": kwargs, "full_kwargs": full_kwargs}
+    budget_of(truth)  # refused before the training
     if resume is not None:
         if out is not None or settings:
             names = ", ".join([*settings, *(["out"] if out is not None else [])])
@@ -159,7 +161,7 @@ def _stored(
     svi: SVI,
     directory: RunDirectory,
     *,
-    truth: bool,
+    truth: bool | float,
     progress_bar: bool | None,
 ) -> ModelFit:
     """Train to the end and write all results."""
@@ -168,6 +170,7 @@ def _stored(
         fitted = ModelFit.of(trained, path=directory.path)
         write_fitted_model(fitted, directory)
         metrics = json.loads(fitted.tree().attrs["metrics"])
-        sample = partial(fitted.truth, progress_bar=progress_bar) if truth else None
+        how: dict[str, Any] = {"progress_bar": progress_bar, **budget_of(truth)}
+        sample = partial(fitted.truth, **how) if truth else None
         write_results(directory, fitted.tree(), fitted.summary(), metrics, sample)
     return fitted

@@ -11,7 +11,7 @@ from torch import nn
 from zoo.data import Dataset
 from zoo.diagnostics import Finding, Judgement, judge, refused_truth
 from zoo.diagnostics.robustness import GROUP as ROBUSTNESS
-from zoo.errors import StoreError, ZooError
+from zoo.errors import ConfigError, StoreError, ZooError
 from zoo.fit import store
 from zoo.fit.prepare import run_data, threads
 from zoo.fit.restarts import remove_restart_files
@@ -20,6 +20,7 @@ from zoo.fit.schema import read_tree, write_tree
 from zoo.fit.store import RunDirectory
 from zoo.fit.stored import read_fitted, write_fitted
 from zoo.fit.tree import fit_tree
+from zoo.infer.nuts.budget import BudgetError
 from zoo.report import render_report
 from zoo.robustness.curves import robustness_of
 from zoo.truth.of_fit import truth_of
@@ -68,12 +69,22 @@ def write_results(
         try:
             truth = sample_truth()
         except ZooError as error:
-            extra = [refused_truth(str(error))]
+            is_late = isinstance(error, BudgetError)
+            extra = [refused_truth(str(error), is_out_of_budget=is_late)]
         else:
             write_tree(truth, directory.path / store.TRUTH)
     write_judgement(directory, tree, truth, extra)
     directory.write_json(store.METRICS, metrics)
     directory.remove(store.CHECKPOINT)
+
+
+def budget_of(truth: bool | float) -> dict[str, float]:
+    """Return the options of a truth that is asked for with ``True`` or a number of seconds."""
+    if isinstance(truth, bool):
+        return {}
+    if not truth > 0:
+        raise ConfigError(f"truth must be True, or a positive number of seconds. Got {truth}.")
+    return {"max_seconds": float(truth)}
 
 
 def write_report(directory: RunDirectory) -> Judgement:
