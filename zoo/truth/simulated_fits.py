@@ -138,8 +138,10 @@ class NetworkSimulator:
         self.model = prepared.assembly.model
         _check_prior(self.model, config.method)
         prepared = begin(prepared, None)
+        likelihood = self.model.likelihood  # laplace sets its noise without a gradient
         #: Names of the parameters without a prior.
-        self.points = [n for n, p in self.model.named_parameters() if p.requires_grad]
+        noise = None if "noise" in self.model.slots else getattr(likelihood, "log_noise", None)
+        self.points = [n for n, p in self.model.named_parameters() if p.requires_grad or p is noise]
         if self.points:
             train(prepared, progress_bar=progress_bar)
         source = prepared.source
