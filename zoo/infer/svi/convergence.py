@@ -12,8 +12,8 @@ grew by this factor before. If gains fall geometrically, all that follow are tog
 .. math:: D = g\, \frac{q}{1 - q}, \qquad q = g / g' .
 
 The ratio is believed within the range `RATIOS`. Because the lookback grows with the steps, a slow
-plateau is seen as such. A round ends when :math:`D` is below the fraction `DRIFT_SHARE` of the
-tolerance, and the next round starts from the average. Drift is measured within a round: what looks
+plateau is seen as such. A round ends when :math:`D` is below `MIXED` tolerances, and the next one
+starts from the average. Drift is measured within a round: what looks
 mixed at a high learning rate may only be noise, and a slow direction that is left shows itself when
 the noise is gone. Every round but the first is therefore half as long as all before, or longer.
 
@@ -59,8 +59,9 @@ MAX_ROUNDS = 6
 #: long as it is not known.
 RATIOS = (0.5, 0.8)
 LATER_RATIO = 2 / 3
-#: Fraction of the tolerance that is allowed for the drift when a round ends.
-DRIFT_SHARE = 0.75
+#: Fraction of the tolerance that is allowed for the drift when training ends, and, in tolerances,
+#: when a round ends whose learning rate must be lowered anyway: gains are then mostly noise.
+DRIFT_SHARE, MIXED = 0.75, 3.0
 #: Standard errors that are added to a gain.
 Z = 2.0
 
@@ -123,11 +124,11 @@ class Convergence:
     def add(self, look: Look) -> Decision:
         """Add a look and return what to do."""
         self.looks.append(look)
-        if not self.drift() <= DRIFT_SHARE * self.tolerance:  # also if it is not a number
-            return "continue"
-        if self.remaining() <= self.tolerance:
+        drift, bias = self.drift(), self.bias()
+        if drift <= DRIFT_SHARE * self.tolerance and drift + bias <= self.tolerance:
             return "stop"
-        return "lower" if self.lowers_lr and self.round < MAX_ROUNDS else "continue"
+        can_lower = self.lowers_lr and self.round < MAX_ROUNDS and bias > self.tolerance
+        return "lower" if can_lower and drift <= MIXED * self.tolerance else "continue"
 
     def remaining(self) -> float:
         """Return the gain of the ELBO that is still possible, in nats; at first it is not known."""

@@ -6,6 +6,7 @@ import pytest
 from zoo.infer.svi.convergence import (
     BIAS_FACTOR,
     DRIFT_SHARE,
+    MIXED,
     LOOKBACK,
     MAX_ROUNDS,
     RATIOS,
@@ -84,15 +85,28 @@ def test_the_first_round_ends_when_little_is_left():
     tolerance, c = 5.0, 4000.0
     rule = Convergence(tolerance)
     step = first_round(rule, lambda t: -c / t * 100)
-    assert c * 100 / step <= DRIFT_SHARE * tolerance
-    assert c * 100 / step > 0.2 * tolerance  # and not much later
+    assert c * 100 / step <= MIXED * tolerance
+    assert c * 100 / step > 0.5 * MIXED * tolerance  # and not much later
 
 
 def test_a_plateau_does_not_end_the_first_round_if_it_grows_in_proportion():
     # One nat per increase of the steps by LOOKBACK, for ever: four are extrapolated.
     curve = lambda t: math.log(t) / math.log(LOOKBACK)  # noqa: E731
-    assert first_round(Convergence(2.0), curve) is None
-    assert first_round(Convergence(8.0), curve) is not None
+    assert first_round(Convergence(0.9 * 4 / MIXED), curve) is None
+    assert first_round(Convergence(1.5 * 4 / MIXED), curve) is not None
+    # And training does not end before the drift is below its share of the tolerance.
+    for tolerance, stops in ((0.9 * 4 / DRIFT_SHARE, False), (1.5 * 4 / DRIFT_SHARE, True)):
+        only = Convergence(tolerance, lowers_lr=False)
+        found = [only.add(look(step, curve(step))) for step in np.geomspace(1000, 10_000, 30)]
+        assert ("stop" in found) == stops
+
+
+def test_a_learning_rate_that_is_low_enough_is_kept_while_there_is_drift():
+    rule = after_first_round()
+    rule.add(look(1800, 2.0, number=1))
+    drifting = rule.add(look(1800 * LOOKBACK, 5.0, number=1))
+    assert rule.bias() < rule.tolerance < rule.drift() < MIXED * rule.tolerance
+    assert drifting == "continue"
 
 
 def test_noise_alone_ends_the_first_round_and_hides_no_gain():
