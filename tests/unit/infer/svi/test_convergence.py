@@ -6,9 +6,9 @@ import pytest
 from zoo.infer.svi.convergence import (
     BIAS_FACTOR,
     DRIFT_SHARE,
-    MIXED,
     LOOKBACK,
     MAX_ROUNDS,
+    MIXED,
     RATIOS,
     Convergence,
     Look,
