@@ -114,6 +114,12 @@ def sbc(
         float, typer.Option(help="Discard simulated data this many times larger than the data.")
     ] = 100.0,
     executor: Executor = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory that keeps finished simulations; the same command continues them."
+        ),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the ranks to a PNG or SVG file.")] = None,
     use: ForUse = None,
     quiet: Quiet = False,
@@ -142,6 +148,7 @@ def sbc(
         num_simulations=num_simulations,
         max_scale=max_scale,
         executor=executor,
+        out=out,
         progress_bar=False if quiet else None,
         **values,
     )

@@ -15,6 +15,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from zoo.infer.svi.schedule import child_seed
 from zoo.infer.tasks.executor import check_executor
 from zoo.infer.tasks.running import Report, run_tasks
 from zoo.registry import get
+from zoo.truth.kept_ranks import KeptRanks, make_folder, name_of
 from zoo.truth.quantities import MAX_PARAMETERS, Quantities, Simulated
 from zoo.truth.simulated_fits import SMALL_PROBLEM, Engine, NetworkSimulator, small_dataset
 from zoo.truth.simulated_models import ModelSimulator
@@ -102,6 +104,7 @@ def calibrate(
     max_scale: float = MAX_SCALE,
     seed: int = 0,
     executor: str | None = None,
+    out: str | Path | None = None,
     progress_bar: bool | None = None,
     **settings: Any,
 ) -> Calibration:
@@ -130,6 +133,9 @@ def calibrate(
         Seed of all random numbers.
     executor
         Where simulations run, see `zoo.infer.tasks.executor.make_executor`.
+    out
+        Directory that keeps the ranks of finished simulations: the same call continues one that was
+        interrupted, or adds simulations.
     progress_bar
         Whether to show a progress bar; by default on a terminal.
     **settings
@@ -166,10 +172,12 @@ def calibrate(
     seeds = [child_seed(simulator.fit.config.seed, index) for index in range(num_simulations)]
     drawn = [_acceptable(simulator, one, max_scale) for one in seeds]
     num_discarded = sum(discarded for _, discarded in drawn)
-    tasks = [
+    tasks: list[Callable[..., Any]] = [
         partial(_ranks, simulator.fit, simulated, one)
         for (simulated, _), one in zip(drawn, seeds, strict=True)
     ]
+    if out is not None:
+        tasks = _kept(tasks, Path(out), simulator, [one for one, _ in drawn], seeds, engine)
     collected = run_tasks(
         tasks,
         _choose_executor(executor, tasks[0], simulator.device),
@@ -179,6 +187,21 @@ def calibrate(
         progress_bar=progress_bar,
     )
     return _judged(collected, simulator, num_discarded, max_scale)
+
+
+def _kept(
+    tasks: Sequence[Callable[..., Any]],
+    folder: Path,
+    simulator: NetworkSimulator | ModelSimulator,
+    simulated: Sequence[Simulated],
+    seeds: Sequence[int],
+    engine: str,
+) -> list[Callable[..., Any]]:
+    """Return the same tasks, with results in files of a folder."""
+    settings = {"engine": engine, "config": simulator.fit.config.model_dump(mode="json")}
+    make_folder(folder)
+    names = [name_of(settings, one, seed) for one, seed in zip(simulated, seeds, strict=True)]
+    return [KeptRanks(folder / name, task) for name, task in zip(names, tasks, strict=True)]
 
 
 def _network(
