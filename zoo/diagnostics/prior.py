@@ -13,9 +13,8 @@ import xarray
 from zoo.diagnostics.finding import Finding, format_number, level_of
 from zoo.diagnostics.reading import (
     Array,
-    draws,
     identified,
-    parameters,
+    prior_and_posterior,
     replications,
     task_of,
     variable,
@@ -161,11 +160,8 @@ def _computed(tree: xarray.DataTree) -> Statistics:
 def conflict_findings(tree: xarray.DataTree) -> list[Finding]:
     """Find the parameter that the data have pulled furthest from its prior."""
     rows = []
-    for name in parameters(tree):
-        after, before = variable(tree, "posterior", name), variable(tree, "prior", name)
-        if after is None or before is None:
-            continue
-        far = _pulled(draws(before), draws(after))
+    for name, before, after in prior_and_posterior(tree):
+        far = _pulled(before, after)
         if far is not None:
             rows.append((far, name))
     if not rows:

@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,14 @@ def parameters(tree: xarray.DataTree) -> list[str]:
         return known
     named = _listed(tree, "parameters")
     return [name for name in known if name in named]
+
+
+def prior_and_posterior(tree: xarray.DataTree) -> Iterator[tuple[str, Array, Array]]:
+    """Yield the name of every parameter that has draws from both, and these."""
+    for name in parameters(tree):
+        before, after = (variable(tree, group, name) for group in ("prior", "posterior"))
+        if before is not None and after is not None:
+            yield name, draws(before), draws(after)
 
 
 def _listed(tree: xarray.DataTree, attribute: str) -> list[str]:

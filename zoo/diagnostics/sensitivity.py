@@ -1,10 +1,9 @@
-r"""Prior sensitivity: contrast of prior and posterior, and power-scaling.
+r"""Prior sensitivity: contraction of the posterior, and power-scaling.
 
-* **Contrast**: how much narrower a site is than its prior, and how far it moved. Widths are
-  interquartile ranges, because many priors here (Cauchy, horseshoe) have no variance. The
-  contraction is :math:`1 - (\mathrm{IQR}_{post} / \mathrm{IQR}_{prior})^2`, which for Gaussians is
-  the usual :math:`1 - \mathrm{var}_{post} / \mathrm{var}_{prior}` (Betancourt 2018; Schad et
-  al. 2021).
+* **Contraction**: how much narrower a site is than its prior. Widths are interquartile ranges,
+  because many priors here (Cauchy, horseshoe) have no variance. The contraction is
+  :math:`1 - (\mathrm{IQR}_{post} / \mathrm{IQR}_{prior})^2`, which for Gaussians is the usual
+  :math:`1 - \mathrm{var}_{post} / \mathrm{var}_{prior}` (Betancourt 2018; Schad et al. 2021).
 * **Power-scaling** (Kallioinen et al. 2023): the prior (or the likelihood) is raised to a power
   close to 1, and the posterior draws are re-weighted accordingly. A sensitivity above `SENSITIVE`
   is reported. It is computed for network outputs and scalar sites. The draws are those of the
@@ -26,24 +25,24 @@ from zoo.diagnostics.reading import (
     SEED,
     Array,
     draws,
-    identified,
     labels,
     parameters,
+    prior_and_posterior,
     thinned,
     variable,
     variables,
     varies,
 )
 
-CONTRAST_SOURCE = "Betancourt (2018); Schad, Betancourt and Vasishth (2021)"
-CONTRACTION = partial(Finding, "sensitivity.contraction", source=CONTRAST_SOURCE)
-PRIOR_SHIFT = partial(Finding, "sensitivity.prior_shift", source=CONTRAST_SOURCE)
+CONTRACTION = partial(
+    Finding,
+    "sensitivity.contraction",
+    source="Betancourt (2018); Schad, Betancourt and Vasishth (2021)",
+)
 POWER_SCALING = partial(Finding, "sensitivity.power_scaling", source="Kallioinen et al. (2023)")
 
 #: A site with less contraction keeps more than nine tenths of its prior variance.
 LOW_CONTRACTION = 0.1
-#: If posterior and prior median differ by more prior sds, prior and data disagree.
-CONFLICT_SDS = 3.0
 #: Threshold of the power-scaling sensitivity.
 SENSITIVE = 0.05
 #: Largest number of power-scaled columns.
@@ -53,63 +52,45 @@ SHUFFLES = 20
 #: Smallest number of draws for re-weighting.
 MIN_DRAWS = 100
 
-#: Interquartile range of a standard Gaussian.
-_GAUSSIAN_IQR = 1.3489795003921634
-
 
 def sensitivity_findings(tree: xarray.DataTree) -> list[Finding]:
     """Run the sensitivity checks for which the tree has data."""
-    return [*contrast_findings(tree), *power_scaling_findings(tree)]
+    return [*contraction_findings(tree), *power_scaling_findings(tree)]
 
 
-def contrast_findings(tree: xarray.DataTree) -> list[Finding]:
+def contraction_findings(tree: xarray.DataTree) -> list[Finding]:
     """Compare group ``prior`` with ``posterior``, site by site."""
     rows = []
-    for name in parameters(tree):
-        after, before = variable(tree, "posterior", name), variable(tree, "prior", name)
-        if after is None or before is None:
-            continue
-        compared = _contrast(draws(before), draws(after))
-        if compared is not None:
-            rows.append((name, *compared))
+    for name, before, after in prior_and_posterior(tree):
+        contraction = _contraction(before, after)
+        if contraction is not None:
+            rows.append((name, contraction))
     if not rows:
         return []
-    flattest, contraction, _ = min(rows, key=lambda row: row[1])
-    moved, _, shift = max(rows, key=lambda row: row[2])
-    few = [name for name, value, _ in rows if value < LOW_CONTRACTION]
+    flattest, contraction = min(rows, key=lambda row: row[1])
+    few = [name for name, value in rows if value < LOW_CONTRACTION]
     names = f": {', '.join(few[:5])}{', ...' if len(few) > 5 else ''}" if few else ""
     message = (
         f"{len(few)} of {len(rows)} sites are about as wide as their prior{names}. The smallest "
         f"contraction is {format_number(contraction)} ({flattest})."
     )
     advice = "Treat the posterior of these sites as prior information." if few else ""
-    findings = [CONTRACTION("info", contraction, LOW_CONTRACTION, message, advice)]
-    message = (
-        f"The site furthest from its prior is {moved}, with a median shift of "
-        f"{format_number(shift)} prior sds over its elements."
-    )
-    advice = "Widen its prior or rescale the data: prior and data disagree."
-    # Shifts from the prior are common for network weights, so only identified sites can warn.
-    judged = "identified" not in tree.attrs or moved in identified(tree)
-    level = level_of(shift, CONFLICT_SDS, judged=judged)
-    return [*findings, PRIOR_SHIFT(level, shift, CONFLICT_SDS, message, advice)]
+    return [CONTRACTION("info", contraction, LOW_CONTRACTION, message, advice)]
 
 
-def _contrast(before: Array, after: Array) -> tuple[float, float] | None:
-    """Return the median contraction and the median shift over a site's elements."""
+def _contraction(before: Array, after: Array) -> float | None:
+    """Return the median contraction over a site's elements."""
     if before.shape[1] != after.shape[1] or min(len(before), len(after)) < 4:
         return None
     if not (np.isfinite(before).all() and np.isfinite(after).all()):
         return None
-    low, middle, high = np.quantile(before, [0.25, 0.5, 0.75], axis=0)
-    low_after, middle_after, high_after = np.quantile(after, [0.25, 0.5, 0.75], axis=0)
+    low, high = np.quantile(before, [0.25, 0.75], axis=0)
+    low_after, high_after = np.quantile(after, [0.25, 0.75], axis=0)
     wide = high > low
     if not wide.any():
         return None
-    width = (high - low)[wide]
-    contraction = 1 - ((high_after - low_after)[wide] / width) ** 2
-    shift = np.abs(middle_after - middle)[wide] / (width / _GAUSSIAN_IQR)
-    return float(np.median(contraction)), float(np.median(shift))
+    ratios = (high_after - low_after)[wide] / (high - low)[wide]
+    return float(np.median(1 - ratios**2))
 
 
 def power_scaling_findings(tree: xarray.DataTree) -> list[Finding]:
