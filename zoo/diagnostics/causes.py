@@ -16,6 +16,7 @@ from typing import Any
 import xarray
 
 from zoo.diagnostics.finding import Finding
+from zoo.diagnostics.usefulness import NO_SKILL
 
 #: Levels that need an explanation.
 BAD = ("warn", "fail")
@@ -50,6 +51,12 @@ class Evidence:
     def above(self, check: str) -> bool:
         """Return whether the value of a bad check is above its threshold."""
         return self.bad(check) and not self.below(check)
+
+    @property
+    def nothing_to_learn(self) -> bool:
+        """Whether the fit has no skill, and the references found none on the training rows."""
+        skill = self.findings.get("usefulness.skill")
+        return bool(skill and skill.level == "warn" and skill.threshold == NO_SKILL)
 
     def _matching(self, patterns: Iterable[str]) -> list[Finding]:
         return [
@@ -159,6 +166,13 @@ CAUSES: tuple[Cause, ...] = (
         ("data.size", "usefulness.*", "sensitivity.*", "predictive.*", "prior.*", "data.*"),
     ),
     Cause(
+        "extremes",
+        "Three rows have most of the variance of a column.",
+        "Look at these rows: correct or remove them, or transform the column.",
+        lambda e: e.bad("data.extremes"),
+        (*_FIT, "data.scale", "data.extremes", "prior.*", "predictive.*", *_ROWS),
+    ),
+    Cause(
         "scale",
         "The inputs or targets are on a scale that the priors and the learning rate do not expect.",
         "Scale your inputs and targets: subtract the mean, divide by the standard deviation.",
@@ -265,6 +279,13 @@ CAUSES: tuple[Cause, ...] = (
         "Look for inputs that explain the spread; Poisson intervals are too narrow.",
         lambda e: e.likelihood.startswith("poisson") and (_too_narrow(e) or e.bad(*_NOISE)),
         (*_NOISE, "predictive.loo*"),
+    ),
+    Cause(
+        "nothing_to_learn",
+        "Nothing predicts the target better than a constant, neither this fit nor a reference.",
+        "Check the target and how its rows were joined to the inputs; then look for other inputs.",
+        lambda e: e.nothing_to_learn,
+        ("usefulness.*",),
     ),
     Cause(
         "underfit",

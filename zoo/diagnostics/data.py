@@ -18,6 +18,7 @@ LEAK = partial(Finding, "data.leak", source="Kaufman et al. (2012)")
 COPIES = partial(Finding, "data.copies", source="interval coverage")
 SHIFT = partial(Finding, "data.shift", source="Massart (1990)")
 OUTLIERS = partial(Finding, "data.outliers", source="interval coverage")
+EXTREMES = partial(Finding, "data.extremes", source="leverage of single rows")
 TAILS = partial(Finding, "data.tails", source="Gelman, Meng and Stern (1996)")
 
 #: The relative error of a standard deviation from n rows is 1 / sqrt(2 n). Its interval of 95 %
@@ -56,7 +57,7 @@ def data_findings(tree: xarray.DataTree) -> list[Finding]:
     findings = [_size(facts), _scale(tree, facts), _copies(facts)]
     if facts.number("test_rows"):
         findings += [_leak(facts), *_shift(facts)]
-    return [*findings, *_outliers(tree, facts)]
+    return [*findings, _extremes(facts), *_outliers(tree, facts)]
 
 
 class _Facts:
@@ -240,13 +241,14 @@ def _outliers(tree: xarray.DataTree, facts: _Facts) -> list[Finding]:
         f"{number if beyond else 0} of {len(rows)} training rows are less probable than the "
         f"likelihood allows and own {format_share(min(owned, 1.0))} of the misfit."
     )
-    if level == "ok":
-        top, where = _top(facts)
-        if top > TOP_SHARE:
-            message += f" Three rows have {format_share(top)} of the variance of {where}."
-            advice = "Look at these rows: correct or remove them, or transform the column."
-            return [OUTLIERS("warn", top, TOP_SHARE, message, advice), tails]
     return [OUTLIERS(level, owned, limit, message, advice), tails]
+
+
+def _extremes(facts: _Facts) -> Finding:
+    top, where = _top(facts)
+    message = f"Three rows have {format_share(top)} of the variance of {where}."
+    advice = "Look at these rows: correct or remove them, or transform the column."
+    return EXTREMES(level_of(top, TOP_SHARE), top, TOP_SHARE, message, advice)
 
 
 def _top(facts: _Facts) -> tuple[float, str]:

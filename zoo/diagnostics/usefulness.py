@@ -32,6 +32,8 @@ BETTER = 0.05
 LEARNABLE = 4.0
 #: Fewer held-out rows cannot tell a useful fit from a useless one.
 MIN_ROWS = 10
+#: Threshold of the advantage over the trivial reference.
+NO_SKILL = 0.0
 #: Share of the error that a reference removes and the fit does not: warning and failure.
 LOST_WARN, LOST_FAIL = 0.05, 0.20
 #: Differences below this share of the trivial error do not matter (a small effect, Cohen 1988).
@@ -138,7 +140,7 @@ def _skill(errors: dict[str, Array], gains: dict[str, float], task: str) -> Find
         "target either."
     )
     level = "fail" if most > LEARNABLE else "warn"
-    return SKILL(level, better, 0.0, message, advice)
+    return SKILL(level, better, NO_SKILL, message, advice)
 
 
 def _lost(fit: Array, rival: Array, trivial: Array, p_value: float) -> float:

@@ -231,6 +231,7 @@ CHECKS: tuple[Check, ...] = (
     Check("data.leak", _FUNCTIONS, _network, _FACTS, _HOLD_OUT),
     Check("data.shift", _FUNCTIONS, _network, _FACTS, _HOLD_OUT),
     Check("data.outliers", ("predict", "intervals", "parameters"), _network, _ROWS, _AGAIN),
+    Check("data.extremes", ("predict", "intervals", "parameters"), _network, _FACTS, _AGAIN),
     Check("data.tails", ("intervals",), _network, _ROWS, _AGAIN),
     Check("sensitivity.*", ("parameters",)),
     Check(

@@ -35,6 +35,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "leak": ("data.leak",),
     "few_rows": ("data.size",),
     "scale": ("data.scale",),
+    "extremes": ("data.extremes",),
     "untrained": ("optimisation.start",),
     "not_converged": ("optimisation.outputs_settled", "optimisation.converged"),
     "wrong_objective": ("optimisation.objective", "optimisation.stationary"),

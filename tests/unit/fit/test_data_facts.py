@@ -267,8 +267,12 @@ def test_an_input_whose_variance_three_rows_own_is_a_warning():
     dataset = simulated(0)
     x = dataset.X_train.copy()
     x[:2, 1] = [1e4, -1e4]
-    facts = data_facts(split(x, dataset.y_train, dataset.X_test, dataset.y_test))
-    assert float(facts["input_top_share"][1]) > 0.99
+    extreme = split(x, dataset.y_train, dataset.X_test, dataset.y_test)
+    assert float(data_facts(extreme)["input_top_share"][1]) > 0.99
+    assert judged(dataset)["data.extremes"].level == "ok"
+    found = judged(extreme)["data.extremes"]
+    assert found.level == "warn"
+    assert "100 % of the variance of x1" in found.message
     rare = (np.arange(150) == 3).astype(float)
     x[:, 2] = rare
     facts = data_facts(split(x, dataset.y_train, dataset.X_test, dataset.y_test))
