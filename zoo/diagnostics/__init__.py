@@ -25,11 +25,12 @@ from zoo.diagnostics.finding import (
 )
 from zoo.diagnostics.held_out import held_out_findings, reliability_curve
 from zoo.diagnostics.leave_one_out import loo_findings
-from zoo.diagnostics.optimisation import optimisation_findings, restart_findings
+from zoo.diagnostics.optimisation import optimisation_findings
 from zoo.diagnostics.predictive import posterior_predictive_findings
 from zoo.diagnostics.prior import prior_findings
 from zoo.diagnostics.quantization import quantization_findings
 from zoo.diagnostics.reading import identified
+from zoo.diagnostics.restarts import restart_findings
 from zoo.diagnostics.robustness import robustness_findings
 from zoo.diagnostics.sampling import sampling_findings
 from zoo.diagnostics.sbc import sbc_findings

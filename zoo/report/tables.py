@@ -8,8 +8,8 @@ import xarray
 
 from zoo.diagnostics import Finding
 from zoo.diagnostics.finding import LEVELS, format_estimate
-from zoo.diagnostics.optimisation import restart_distances
 from zoo.diagnostics.reading import variable
+from zoo.diagnostics.restarts import restart_distances
 from zoo.diagnostics.robustness import ATTACKS, DENSITY, robustness_curve, robustness_curves
 from zoo.report.figures.forest import Row
 

@@ -4,13 +4,10 @@ import xarray
 from scipy import signal
 
 from tests.unit.diagnostics.synthetic_trees import the, tree_of
-from zoo.diagnostics.optimisation import (
-    change_over_window,
-    optimisation_findings,
-    restart_distances,
-    restart_findings,
-    tolerance_in_nats,
-)
+from zoo.diagnostics.loss_curves import change_over_window
+from zoo.diagnostics.optimisation import optimisation_findings
+from zoo.diagnostics.restarts import restart_distances, restart_findings
+from zoo.infer.svi.tolerance import tolerance_in_nats
 
 
 def curve(losses, *, rows=0, **others):

@@ -4,7 +4,7 @@ import numpy as np
 import xarray
 
 from zoo.diagnostics.finding import Finding, format_number
-from zoo.diagnostics.optimisation import WINDOW
+from zoo.diagnostics.loss_curves import WINDOW
 from zoo.diagnostics.reading import Array, variable
 from zoo.report.figures.axes import Axes
 from zoo.report.figures.canvas import BAND, FIT, INK, Picture, panel
