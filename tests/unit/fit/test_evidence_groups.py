@@ -44,7 +44,7 @@ def test_a_good_fit_passes_every_check_of_its_use(task):
         if finding.check.split(".")[0] in themes
         or finding.check in ("optimisation.start", "predictive.prior_check")
     ]
-    assert len(own) == 13
+    assert len(own) == 14
     assert {finding.check for finding in own if finding.level != "ok"} == set()
 
 

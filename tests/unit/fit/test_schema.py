@@ -34,6 +34,8 @@ def test_values_are_where_arviz_looks_for_them():
     np.testing.assert_array_equal(
         tree["log_likelihood"]["y"].values[0], given["log_likelihood"].numpy()
     )
+    listed = tree.attrs.pop("contents")
+    assert "log_likelihood/y" in listed
     assert tree.attrs == {"weights_left_out": 0, "method": "m", "seed": 3}
 
 
