@@ -112,8 +112,17 @@ class RunConfig(BaseModel):
         ge=1,
         description="Steps to which the fractions below refer in a run until convergence.",
     )
-    batch_size: int | None = _training(None, ge=1, description="Number of rows per step.")
-    lr: float | None = _training(None, gt=0.0, description="Learning rate.")
+    batch_size: int | None = _training(
+        None,
+        ge=1,
+        description="Number of rows per step; small networks until convergence take 512.",
+    )
+    lr: float | None = _training(
+        None,
+        gt=0.0,
+        description="Learning rate at the start; small networks until convergence take three times "
+        "that of the method.",
+    )
     schedule: Literal["constant", "linear", "cosine"] | None = _training(
         None, description="Learning rate schedule."
     )
