@@ -154,7 +154,7 @@ def _coverage_finding(pit: Array, nominal: float) -> Finding:
         f"Intervals of {format_share(nominal)} cover {format_share(coverage)} of {len(pit)} "
         f"held-out rows (p = {format_number(p_value)})."
     )
-    advice = "Train longer, or learn the noise scale: intervals are too wide."
+    advice = "Look at the noise: it is too wide for most rows if it is fixed, or if a few own it."
     if coverage < nominal:
-        advice = "Use a richer guide or a likelihood with heavier tails: intervals are too narrow."
+        advice = "Look at the noise, then at the guide: intervals are too narrow."
     return Finding(name, level, coverage, nominal, message, advice, COVERAGE_SOURCE)
