@@ -198,7 +198,8 @@ def _mean_finding(elements: list[_Element], how: str) -> Finding:
         f"{format_number(worst.shift_error)} sds from that of {how}; all others are closer."
     )
     advice = "Train longer, or use a richer guide."
-    return MEAN(level, worst.shift, SHIFT_WARN, message, advice)
+    threshold = SHIFT_FAIL if level == "fail" else SHIFT_WARN
+    return MEAN(level, worst.shift, threshold, message, advice)
 
 
 def _sd_finding(elements: list[_Element], how: str) -> Finding:
@@ -221,8 +222,8 @@ def _sd_finding(elements: list[_Element], how: str) -> Finding:
         if narrow
         else "Train longer: the guide is too wide."
     )
-    threshold = RATIO_WARN if narrow else 1 / RATIO_WARN
-    return SD(level, worst.ratio, threshold, message, advice)
+    ratio = RATIO_FAIL if level == "fail" else RATIO_WARN
+    return SD(level, worst.ratio, ratio if narrow else 1 / ratio, message, advice)
 
 
 def pareto_khat(log_weights: Array) -> float:
@@ -270,8 +271,8 @@ def _khat_finding(
     else:
         level = "fail" if khat - SURE * error > threshold else "warn"
         message = (
-            f"{shown}: the guide is a poor approximation of the posterior of its {dimension} "
-            "unknowns."
+            f"{shown}: the guide is a poor approximation of the posterior of {dimension} "
+            f"{'unknown' if dimension == 1 else 'unknowns'}."
         )
         advice = "Use a richer guide (full rank, low rank, a flow), or compare with NUTS (--truth)."
     return KHAT(level, khat, threshold, message, advice)
