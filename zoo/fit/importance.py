@@ -185,8 +185,8 @@ def corrected_draws(weights: Array) -> Array | None:
     if not np.isfinite(weights).all():
         return None
     smoothed, khat = smoothed_log_weights(weights)
-    sure = khat + DECIDED * khat_error(khat, len(weights)) <= KHAT_USABLE
-    return smoothed if sure and effective_draws(smoothed) >= MIN_EFFECTIVE else None
+    is_usable = khat <= KHAT_USABLE and effective_draws(smoothed) >= MIN_EFFECTIVE
+    return smoothed if is_usable else None
 
 
 def missed_mass(modes: Sequence[Mode], drawn: Mapping[str, Array]) -> float:
