@@ -28,7 +28,8 @@ STATIONARY = partial(
 
 #: Fraction of the steps, at the end, whose average loss is compared with the ELBO.
 END = 0.1
-#: The same for the difference of loss and ELBO, which nothing but a wrong objective makes large.
+#: A difference of loss and ELBO by more than this many tolerances is a failure; nothing but a wrong
+#: objective makes it that large.
 OBJECTIVE_FAIL = 3.0
 #: An increase of the ELBO below this many standard errors is noise, over eight moves.
 GAIN_Z = 4.0
