@@ -198,7 +198,10 @@ def _kept(
     engine: str,
 ) -> list[Callable[..., Any]]:
     """Return the same tasks, with results in files of a folder."""
-    settings = {"engine": engine, "config": simulator.fit.config.model_dump(mode="json")}
+    config = simulator.fit.config
+    if config.guide is None:
+        raise ConfigError("out= needs a guide with a name: files cannot tell guide objects apart.")
+    settings = {"engine": engine, "config": config.model_dump(mode="json")}
     make_folder(folder)
     names = [name_of(settings, one, seed) for one, seed in zip(simulated, seeds, strict=True)]
     return [KeptRanks(folder / name, task) for name, task in zip(names, tasks, strict=True)]

@@ -1,11 +1,15 @@
 """A calibration that was interrupted continues to the same ranks."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 import zoo
-from zoo.errors import StoreError
+from zoo.errors import ConfigError, StoreError
 from zoo.truth import simulated_fits
+from zoo.truth.calibration import _kept
 from zoo.truth.kept_ranks import read_ranks
 
 SETTINGS = {"num_simulations": 10, "num_steps": 3, "num_samples": 9, "executor": "serial"}
@@ -38,6 +42,14 @@ def test_other_settings_are_other_simulations(tmp_path):
     for settings in ({}, {"num_steps": 4}, {"seed": 1}):
         ranks(out=tmp_path, **settings)
     assert len(list(tmp_path.glob("*.json"))) == 30
+
+
+def test_guide_objects_have_no_files(tmp_path):
+    """Their configuration has no name, so that ranks of two of them would be mixed."""
+    simulator: Any = SimpleNamespace(fit=SimpleNamespace(config=SimpleNamespace(guide=None)))
+    with pytest.raises(ConfigError, match="guide with a name"):
+        _kept([], tmp_path / "sbc", simulator, [], [], "svi")
+    assert not (tmp_path / "sbc").exists()
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"y": "1"}', '{"y": 1.5}', '{"y": true}'])
